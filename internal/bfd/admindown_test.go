@@ -49,10 +49,11 @@ type keeper interface {
 	has(prefix string) bool
 }
 
-// Routers keep the routes of a speaker that restarts, although its BFD ends too (RFC 5882 section 4.3), but for BIRD, unless
-// BFD is graceful there. If the speaker is ordered to stop, BGP is closed first, for its graceful restart, and BFD says AdminDown
-// then: FRR 8.4 and BIRD 2.0 take AdminDown for a failure, against RFC 5882 section 4.2, and the other way round FRR ends the session
-// and drops the routes too. If it crashes, the kernel closes BGP, and BFD falls silent.
+// TestRoutersKeepRoutes: routers keep the routes of a speaker that restarts, although its BFD ends too (RFC 5882
+// section 4.3), but for BIRD, unless BFD is graceful there. If the speaker is ordered to stop, BGP is closed first, for
+// its graceful restart, and BFD says AdminDown then: FRR 8.4 and BIRD 2.0 take AdminDown for a failure, against RFC
+// 5882 section 4.2, and the other way round FRR ends the session and drops the routes too. If it crashes, the kernel
+// closes BGP, and BFD falls silent.
 func TestRoutersKeepRoutes(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -137,13 +138,13 @@ func (b bird) has(prefix string) bool {
 	return strings.Contains(b.Show("show route "+prefix), prefix)
 }
 
-// A neighbor that says once that it switched the session off, falls silent and comes back: at no time is that a failure. Then
-// a failure is one.
+// TestSwitchedOff: a neighbor that says once that it switched the session off, falls silent and comes back: at no time
+// is that a failure. Then a failure is one.
 func TestSwitchedOff(t *testing.T) {
 	w := settled(t, 16)
 	off := func(d time.Duration) {
 		t.Helper()
-		for end := w.now + d; w.now < end; w.run(time.Millisecond) {
+		for end := w.at + d; w.at < end; w.run(time.Millisecond) {
 			if s := w.status(0); s.State != Up && !s.SwitchedOff || s.State == Up && s.SwitchedOff {
 				t.Fatalf("%+v", s)
 			}
@@ -153,7 +154,7 @@ func TestSwitchedOff(t *testing.T) {
 		s := w.session(0)
 		w.ends[1].frozen = true
 		w.run(2 * w.delay) // what is under way arrives
-		s.receive(w.now, packet{state: AdminDown, diagnostic: SwitchedOff, multiplier: 3, mine: s.yours, yours: s.mine, transmit: 50 * time.Millisecond,
+		s.receive(w.at, packet{state: AdminDown, diagnostic: SwitchedOff, multiplier: 3, myDiscr: s.yourDiscr, yourDiscr: s.myDiscr, transmit: 50 * time.Millisecond,
 			receive: 50 * time.Millisecond})
 		w.want(0, Down, AdminDown, Signaled)
 		off(silence)
@@ -169,7 +170,7 @@ func TestSwitchedOff(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	w.ends[1].frozen = true
-	w.until(time.Second, "it falls", w.is(0, Down))
+	w.until(time.Second, "it falls", w.hasState(0, Down))
 	if s := w.status(0); s.Failures != 1 || s.SwitchedOff {
 		t.Errorf("%+v", s)
 	}

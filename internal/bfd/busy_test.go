@@ -26,8 +26,9 @@ func busyTime(t *testing.T) time.Duration {
 	return d
 }
 
-// With real-time priority our packets stay regular on the wire while all cores are busy: 50 ms apart, never 100, and a session
-// between two speakers does not fall after three of them. The times are those at which the neighbor's kernel received them.
+// TestBusy: with real-time priority our packets stay regular on the wire while all cores are busy: 50 ms apart, never
+// 100, and a session between two speakers does not fall after three of them. The times are those at which the
+// neighbor's kernel received them.
 func TestBusy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("keeps all cores busy for 10 s")
@@ -59,10 +60,10 @@ func TestBusy(t *testing.T) {
 		for i := range times[1:] {
 			longest = max(longest, times[i+1]-times[i])
 		}
-		least := int(19 * wanted / time.Second)
+		minPackets := int(19 * wanted / time.Second)
 		t.Logf("%d packets in %v, the longest gap %v", len(times), wanted, longest)
-		if len(times) < least || longest > 100*time.Millisecond {
-			t.Errorf("%d packets, the longest gap %v; want %d and 100ms at most", len(times), longest, least)
+		if len(times) < minPackets || longest > 100*time.Millisecond {
+			t.Errorf("%d packets, the longest gap %v; want %d and 100ms at most", len(times), longest, minPackets)
 		}
 		for _, s := range []*speaker{ours, theirs} {
 			if got := s.status("v4"); got.State != Up || got.Ups != 1 {

@@ -14,18 +14,18 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// A neighbor that authenticates its packets is refused, and the status shows it, until it stops or for a while: one packet may be
-// forged, and BGP waits meanwhile.
+// TestAuthenticationRefused: a neighbor that authenticates its packets is refused, and the status shows it, until it
+// stops or for a while: one packet may be forged, and BGP waits meanwhile.
 func TestAuthenticationRefused(t *testing.T) {
 	w := newWorld(t, 1)
 	w.set(0)
-	p := packet{state: Down, multiplier: 3, mine: 9, transmit: time.Second, receive: time.Second}
+	p := packet{state: Down, multiplier: 3, myDiscr: 9, transmit: time.Second, receive: time.Second}
 	var b [packetLen]byte
 	p.marshal(&b)
 	with := append(b[:], 1, 4, 0, 'x')
 	with[1] |= authenticationBit
 	with[3] = byte(len(with))
-	w.ends[0].table.receive(w.now, w.session(0), with)
+	w.ends[0].table.receive(w.at, w.session(0), with)
 	if s := w.status(0); s.State != Down || s.Received != 0 || s.Rejected != 1 || s.Error != "the neighbor authenticates its packets, which is not supported" {
 		t.Errorf("%+v", s)
 	}
@@ -33,28 +33,29 @@ func TestAuthenticationRefused(t *testing.T) {
 	if s := w.status(0); s.Error != "" {
 		t.Errorf("after a while: %+v", s)
 	}
-	w.ends[0].table.receive(w.now, w.session(0), with)
-	w.ends[0].table.receive(w.now, w.session(0), b[:])
+	w.ends[0].table.receive(w.at, w.session(0), with)
+	w.ends[0].table.receive(w.at, w.session(0), b[:])
 	if s := w.status(0); s.State != Init || s.Error != "" {
 		t.Errorf("without authentication: %+v", s)
 	}
 }
 
-// One peer cannot speak for another: what comes for one session with the discriminator of another is nobody's.
+// TestNobodySpeaksForAnother: one peer cannot speak for another: a packet for one session with the discriminator of
+// another is rejected.
 func TestNobodySpeaksForAnother(t *testing.T) {
 	w := settled(t, 2)
 	s := w.session(0)
-	p := packet{state: Down, multiplier: 3, mine: 9, yours: s.mine + 1}
+	p := packet{state: Down, multiplier: 3, myDiscr: 9, yourDiscr: s.myDiscr + 1}
 	var b [packetLen]byte
 	p.marshal(&b)
-	w.ends[0].table.receive(w.now, s, b[:])
+	w.ends[0].table.receive(w.at, s, b[:])
 	if s.state != Up || s.rejected != 1 {
 		t.Errorf("the state is %v, %d were rejected", s.state, s.rejected)
 	}
 }
 
-// Whatever a neighbor sends, the table stays whole: it has a next time that is not in the past for ever, it answers
-// each packet by two at most, and the session comes up again when the neighbor is itself again.
+// TestHostileNeighbor: whatever a neighbor sends, the table stays whole: it has a next time that is not in the past for
+// ever, it answers each packet by two at most, and the session comes up again when the neighbor is itself again.
 func TestHostileNeighbor(t *testing.T) {
 	seeds(t, 50, func(t *testing.T, seed uint64) {
 		w := newWorld(t, seed)
@@ -65,19 +66,19 @@ func TestHostileNeighbor(t *testing.T) {
 			s := w.session(0)
 			p := packet{
 				diagnostic: Diagnostic(r.Uint64N(32)), state: State(r.Uint64N(4)), poll: r.Uint64N(2) == 0, final: r.Uint64N(2) == 0,
-				demand: r.Uint64N(2) == 0, multiplier: uint8(r.Uint64N(256)), mine: r.Uint32(), yours: s.mine * uint32(r.Uint64N(2)),
+				demand: r.Uint64N(2) == 0, multiplier: uint8(r.Uint64N(256)), myDiscr: r.Uint32(), yourDiscr: s.myDiscr * uint32(r.Uint64N(2)),
 				transmit: time.Duration(r.Uint32()) >> r.Uint64N(32) * time.Microsecond, receive: time.Duration(r.Uint32()) >> r.Uint64N(32) * time.Microsecond,
 			}
 			var b [packetLen]byte
 			p.marshal(&b)
 			before := len(w.ends[0].sent)
-			w.ends[0].table.receive(w.now, s, b[:r.Uint64N(packetLen+1)])
-			w.ends[0].table.receive(w.now, s, b[:])
+			w.ends[0].table.receive(w.at, s, b[:r.Uint64N(packetLen+1)])
+			w.ends[0].table.receive(w.at, s, b[:])
 			w.tick(0)
 			if n := len(w.ends[0].sent) - before; n > 3 {
 				t.Fatalf("one packet caused %d", n)
 			}
-			if w.ends[0].table.due(w.now) <= w.now {
+			if w.ends[0].table.due(w.at) <= w.at {
 				t.Fatalf("something is due at once, again and again: %+v", *s)
 			}
 		}
@@ -98,12 +99,12 @@ func FuzzTable(f *testing.F) {
 		w := settled(t, 1)
 		if s := w.session(0); known && len(in) >= packetLen {
 			p, _ := parse(in)
-			p.yours = s.mine
+			p.yourDiscr = s.myDiscr
 			p.marshal((*[packetLen]byte)(in[:packetLen]))
 		}
-		w.ends[0].table.receive(w.now, w.session(0), in)
+		w.ends[0].table.receive(w.at, w.session(0), in)
 		w.run(time.Second)
-		if w.ends[0].table.due(w.now) <= w.now {
+		if w.ends[0].table.due(w.at) <= w.at {
 			t.Errorf("something is due at once for ever")
 		}
 	})
@@ -125,8 +126,9 @@ func gaugeOf(t testing.TB, c prometheus.Collector, name string) float64 {
 	return 0
 }
 
-// A flood with a neighbor's own address and TTL, each packet a poll of the session, costs neither the heartbeats nor the
-// sessions of other sockets anything: the process keeps its priority, and a session over IPv6 stays up.
+// TestFlood: a flood with a neighbor's own address and TTL, each packet a poll of the session, costs neither the
+// heartbeats nor the sessions of other sockets anything: the process keeps its priority, and a session over IPv6 stays
+// up.
 func TestFlood(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		_, ns, _ := connect(t)
@@ -138,8 +140,8 @@ func TestFlood(t *testing.T) {
 		failures := s.status("v6").Failures
 		flood(t, ns, "192.0.2.2", "192.0.2.1:3784", 0, 3*time.Second)
 		s.until("counters are reported", func() bool { return s.status("v4").Received > 100 })
-		if now := gaugeOf(t, s.heartbeats, "holdfast_heartbeat_realtime"); now != realtime {
-			t.Errorf("real-time priority was %v and is %v", realtime, now)
+		if after := gaugeOf(t, s.heartbeats, "holdfast_heartbeat_realtime"); after != realtime {
+			t.Errorf("real-time priority was %v and is %v", realtime, after)
 		}
 		if n := gaugeOf(t, s.heartbeats, "holdfast_heartbeat_overruns_total"); n > 0 {
 			t.Errorf("%v overruns", n)
@@ -189,8 +191,8 @@ func flood(t *testing.T, ns *nstest.NS, from, to string, each int, d time.Durati
 	t.Logf("%d packets sent", sent[0]+sent[1])
 }
 
-// connectPod joins a pod to the node, as network plugins do that check no sources: by a pair of links without a subnet. In it
-// are the router's addresses, and its packets for the node's addresses reach the node.
+// connectPod joins a pod to the node, as network plugins do that check no sources: by a pair of links without a subnet.
+// In it are the router's addresses, and its packets for the node's addresses reach the node.
 func connectPod(t *testing.T, self *nstest.NS) *nstest.NS {
 	t.Helper()
 	pod := nstest.New(t)
@@ -223,8 +225,8 @@ func arrives(t *testing.T, pod *nstest.NS, from, to string) {
 	}
 }
 
-// A pod of the node that may send with any source and any TTL (NET_RAW) cannot end a session: its link is not one by which
-// the router is reached.
+// TestForgedByPod: a pod of the node that may send with any source and any TTL (NET_RAW) cannot end a session: its link
+// is not one by which the router is reached.
 func TestForgedByPod(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t, "FRR")
@@ -249,15 +251,15 @@ func TestForgedByPod(t *testing.T) {
 				}
 			}
 			l.until("the router was heard after the pod", func() bool { return l.status(name).Received > before.Received })
-			if now := l.status(name); now.State != Up || now.Ups != before.Ups || now.Failures != before.Failures || now.SwitchedOff {
-				t.Errorf("a pod touched %s: %+v, before %+v", name, now, before)
+			if after := l.status(name); after.State != Up || after.Ups != before.Ups || after.Failures != before.Failures || after.SwitchedOff {
+				t.Errorf("a pod touched %s: %+v, before %+v", name, after, before)
 			}
 		}
 	})
 }
 
-// A flood with the address of one neighbor does not touch the session with another one, on the same port. It has more packets
-// than a socket has room for, and fewer than links and kernels lose.
+// TestFloodBeside: a flood with the address of one neighbor does not touch the session with another one, on the same
+// port. It has more packets than a socket has room for, and fewer than links and kernels lose.
 func TestFloodBeside(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		_, ns, _ := connect(t)
@@ -275,8 +277,8 @@ func TestFloodBeside(t *testing.T) {
 			before := s.status(name)
 			flood(t, ns, other.from, other.to, 200, 3*time.Second)
 			s.until("the flood is counted", func() bool { return s.status("flooded").Received > 100 })
-			if now := s.status(name); now.State != Up || now.Failures != before.Failures {
-				t.Errorf("the session beside the flooded one fell: %+v, before %+v", now, before)
+			if after := s.status(name); after.State != Up || after.Failures != before.Failures {
+				t.Errorf("the session beside the flooded one fell: %+v, before %+v", after, before)
 			}
 		}
 	})

@@ -59,13 +59,13 @@ type lab struct {
 	*node
 	router         daemon
 	self, ns, path *nstest.NS
-	// leastTTL is what the router's packets must have that come over another one.
-	leastTTL uint8
+	// minTTL is the lowest accepted TTL of the router's packets that come over another router.
+	minTTL uint8
 }
 
 func newLab(t *testing.T, name string) *lab {
 	t.Helper()
-	l := &lab{leastTTL: 254}
+	l := &lab{minTTL: 254}
 	l.self, l.ns, l.path = connect(t)
 	l.router, l.node = routers[name](t, l.ns), startNode(t)
 	return l
@@ -73,7 +73,7 @@ func newLab(t *testing.T, name string) *lab {
 
 // peers are all sessions.
 func (l *lab) peers(change ...func(*Peer)) []Peer {
-	return peersOf(append([]func(*Peer){func(p *Peer) { p.MinimumTTL = l.leastTTL }}, change...)...)
+	return peersOf(append([]func(*Peer){func(p *Peer) { p.MinimumTTL = l.minTTL }}, change...)...)
 }
 
 // up waits until both sides say that a session is up.
@@ -91,8 +91,8 @@ func (l *lab) up(names ...string) {
 	}
 }
 
-// routerDetects is our detection time: twenty of the router's packets, at our interval. It is longer than a router waits for a
-// core of a machine that has much else to do.
+// routerDetects is our detection time: twenty of the router's packets, at our interval. It is longer than a router
+// waits for a core of a machine that has much else to do.
 const routerDetects = 20 * 100 * time.Millisecond
 
 // negotiated waits until a session has agreed on its intervals: ours are 100 ms and 100 ms.
@@ -132,7 +132,7 @@ func TestFRR(t *testing.T) {
 func TestBIRD(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLab(t, "BIRD")
-		l.leastTTL = birdTTL
+		l.minTTL = birdTTL
 		testUp(t, l)
 		b := l.router.(bird)
 		for name, s := range sides {

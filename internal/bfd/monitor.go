@@ -13,30 +13,30 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Config of a Monitor.
+// Config configures a Monitor.
 type Config struct {
 	Log *slog.Logger
-	// Changed is called when the state of a session changed. It must not block.
+	// Changed is called when the state of a session has changed. It must not block.
 	Changed func()
 }
 
-// Monitor is the speaker's side: it says which sessions are wanted, and knows what became of them. The sessions run in
-// the process of the heartbeats.
+// Monitor is the speaker's side: it orders the desired sessions and holds their statuses. The sessions run in the
+// process of the heartbeats.
 type Monitor struct {
 	config Config
 
 	mu    sync.Mutex
 	peers []Peer
-	// out leads to the process; nil while there is none.
+	// out writes to the process; nil while there is none.
 	out *json.Encoder
-	// last is what the process reported; nil while it has not since it started.
+	// last is the last report of the process; nil if it has not reported since its start.
 	last []Status
 }
 
 // New returns a Monitor without sessions.
 func New(c Config) *Monitor { return &Monitor{config: c} }
 
-// Set makes these the sessions. It does not wait for them.
+// Set sets the desired sessions. It does not wait for them.
 func (m *Monitor) Set(peers []Peer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -45,22 +45,22 @@ func (m *Monitor) Set(peers []Peer) {
 	}
 
 	m.peers = slices.Clone(peers)
-	m.order()
+	m.sendOrder()
 }
 
-// order sends the wanted sessions. mu is held.
-func (m *Monitor) order() {
+// sendOrder sends the desired sessions to the process. The caller holds mu.
+func (m *Monitor) sendOrder() {
 	if m.out != nil {
-		_ = m.out.Encode(m.peers) // fails only if the process is gone
+		_ = m.out.Encode(m.peers) // fails only if the process has ended
 	}
 }
 
-// Serve has the wanted sessions run in the process that a connection leads to, until that is gone. Then nothing is
-// known.
+// Serve runs the desired sessions in the process at the other end of a connection, until the process ends. Then there
+// are no statuses.
 func (m *Monitor) Serve(conn net.Conn) {
 	m.mu.Lock()
 	m.out = json.NewEncoder(conn)
-	m.order()
+	m.sendOrder()
 	m.mu.Unlock()
 	for in := json.NewDecoder(conn); ; {
 		var statuses []Status
@@ -68,36 +68,31 @@ func (m *Monitor) Serve(conn net.Conn) {
 			break
 		}
 
-		m.notice(statuses)
+		m.receive(statuses)
 	}
 
 	m.mu.Lock()
 	m.out = nil
 	m.mu.Unlock()
-	m.notice(nil)
+	m.receive(nil)
 }
 
-// notice takes what the process reports, logs each change once, and passes on whether there was any.
-func (m *Monitor) notice(statuses []Status) {
+// receive stores a report of the process, and logs the changes. It calls Changed if there are any.
+func (m *Monitor) receive(statuses []Status) {
 	m.mu.Lock()
 	before := m.last
 	m.last = statuses
 	m.mu.Unlock()
-	was := map[string]Status{}
+
+	byName := map[string]Status{}
 	for _, s := range before {
-		was[s.Name] = s
+		byName[s.Name] = s
 	}
 
 	changed := len(before) != len(statuses)
 	for _, s := range statuses {
-		o, known := was[s.Name]
-		if known &&
-			o.State == s.State &&
-			o.Remote == s.Remote &&
-			o.SwitchedOff == s.SwitchedOff &&
-			o.Ups == s.Ups &&
-			o.Failures == s.Failures &&
-			o.Error == s.Error {
+		old, known := byName[s.Name]
+		if known && old.isSame(s) {
 			continue
 		}
 
@@ -116,7 +111,17 @@ func (m *Monitor) notice(statuses []Status) {
 	}
 }
 
-// Statuses returns what is known of the wanted sessions; none while the process has not reported.
+// isSame reports whether two statuses differ in counters and times only.
+func (s Status) isSame(o Status) bool {
+	return o.State == s.State &&
+		o.Remote == s.Remote &&
+		o.SwitchedOff == s.SwitchedOff &&
+		o.Ups == s.Ups &&
+		o.Failures == s.Failures &&
+		o.Error == s.Error
+}
+
+// Statuses returns the statuses of the desired sessions; none while the process has not reported.
 func (m *Monitor) Statuses() []Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +135,8 @@ func (m *Monitor) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCo
 func (m *Monitor) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range m.Statuses() {
 		metric := func(name, help string, kind prometheus.ValueType, value float64, labels prometheus.Labels) {
-			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_bfd_"+name, help, []string{"peer"}, labels), kind, value, s.Name)
+			desc := prometheus.NewDesc("holdfast_bfd_"+name, help, []string{"peer"}, labels)
+			ch <- prometheus.MustNewConstMetric(desc, kind, value, s.Name)
 		}
 
 		metric(
@@ -170,14 +176,15 @@ func (m *Monitor) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Serve holds the sessions that a Monitor orders by a connection, until the deadline of a read passes. Then the
-// neighbors are told that the sessions are switched off. If the Monitor is gone, they are not: the process is to end at
-// once. While hangs returns true, the speaker does not serve and no packet is sent.
+// Serve runs the sessions that a Monitor orders on a connection, until the read deadline of the connection passes. Then
+// it reports to the neighbors that the sessions are switched off, and returns. If the Monitor closes the connection, it
+// keeps the sessions: the process is about to end. While hangs returns true, the speaker does not serve and no packet
+// is sent.
 func Serve(conn net.Conn, hangs func() bool) {
 	defer conn.Close()
 	t, err := newThread(hangs)
 	if err != nil {
-		return // there is nothing that could be reported of sessions
+		return // no session can run, and no status be reported
 	}
 
 	ended := make(chan struct{})
@@ -186,19 +193,20 @@ func Serve(conn net.Conn, hangs func() bool) {
 		t.run()
 	}()
 
-	go t.obey(conn)
+	go t.readOrders(conn)
 	for out := json.NewEncoder(conn); ; {
 		select {
 		case statuses := <-t.notices:
-			_ = out.Encode(statuses) // fails only if the Monitor is gone
+			_ = out.Encode(statuses) // fails only if the Monitor has closed the connection
 		case <-ended:
 			return
 		}
 	}
 }
 
-// obey takes orders, each of which is all that is wanted.
-func (t *thread) obey(conn net.Conn) {
+// readOrders receives orders until the read deadline passes or the connection ends. Each order has all desired
+// sessions.
+func (t *thread) readOrders(conn net.Conn) {
 	for in := json.NewDecoder(conn); ; t.event.Wake() {
 		var peers []Peer
 		err := in.Decode(&peers)

@@ -30,7 +30,7 @@ func startNode(t *testing.T) *node {
 	return startNodeThat(t, func() bool { return false })
 }
 
-// startNodeThat starts one that hangs at times.
+// startNodeThat starts a node that hangs at times.
 func startNodeThat(t *testing.T, hangs func() bool) *node {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -125,7 +125,7 @@ func peersOf(change ...func(*Peer)) []Peer {
 	return out
 }
 
-// linksOf returns the indices of those of the links that exist.
+// linksOf returns the indices of the links that exist.
 func linksOf(names ...string) (out []int) {
 	for _, name := range names {
 		if l, err := netlink.LinkByName(name); err == nil {

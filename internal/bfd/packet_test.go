@@ -8,12 +8,12 @@ import (
 
 func sample() packet {
 	return packet{
-		diagnostic: Signaled, state: Up, poll: true, demand: true, multiplier: 3, mine: 0x01020304, yours: 0x0a0b0c0d,
+		diagnostic: Signaled, state: Up, poll: true, demand: true, multiplier: 3, myDiscr: 0x01020304, yourDiscr: 0x0a0b0c0d,
 		transmit: 50 * time.Millisecond, receive: 300 * time.Millisecond,
 	}
 }
 
-// The octets are those of RFC 5880 section 4.1.
+// TestPacketOnTheWire: the octets have the layout of RFC 5880 section 4.1.
 func TestPacketOnTheWire(t *testing.T) {
 	var got [packetLen]byte
 	p := sample()
@@ -30,7 +30,7 @@ func TestPacketOnTheWire(t *testing.T) {
 	}
 }
 
-// Every check of RFC 5880 section 6.8.6 that needs no session.
+// TestParseRefuses: every check of RFC 5880 section 6.8.6 that needs no session.
 func TestParseRefuses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func([]byte) []byte
@@ -69,18 +69,19 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// An interval beyond what 32 bits of microseconds can say is sent as the longest, and never wraps to a short one.
+// TestMarshalSaturates: an interval beyond what 32 bits of microseconds can say is sent as the longest, and never wraps
+// to a short one.
 func TestMarshalSaturates(t *testing.T) {
 	var b [packetLen]byte
 	p := sample()
-	p.transmit, p.receive = 2*longestInterval, -time.Second
+	p.transmit, p.receive = 2*maxInterval, -time.Second
 	p.marshal(&b)
-	if got, ok := parse(b[:]); !ok || got.transmit != longestInterval || got.receive != 0 {
+	if got, ok := parse(b[:]); !ok || got.transmit != maxInterval || got.receive != 0 {
 		t.Errorf("got %v and %v, %v", got.transmit, got.receive, ok)
 	}
 }
 
-// What parse accepts, marshal writes again.
+// FuzzParse: what parse accepts, marshal writes again.
 func FuzzParse(f *testing.F) {
 	var b [packetLen]byte
 	p := sample()

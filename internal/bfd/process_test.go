@@ -75,8 +75,8 @@ func (s *speaker) signal(sig syscall.Signal) {
 	must(s.t, err)
 }
 
-// A speaker's sessions live in the heartbeat process: a frozen one falls, one that ends is started again with its
-// sessions, and an ordered end is announced, so that the router takes it for no failure.
+// TestProcess: a speaker's sessions live in the heartbeat process: a frozen process makes them fall, an ended process
+// is started again with its sessions, and an ordered end is announced, so that the router takes it for no failure.
 func TestProcess(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		_, ns, _ := connect(t)
@@ -117,7 +117,7 @@ func TestProcess(t *testing.T) {
 	})
 }
 
-// While the speaker hangs it does not serve, and routers should know.
+// TestSpeakerHangs: while the speaker hangs it does not serve, and routers should know.
 func TestSpeakerHangs(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		_, ns, _ := connect(t)
@@ -134,7 +134,7 @@ func TestSpeakerHangs(t *testing.T) {
 	})
 }
 
-// The process gets what is wanted when it is reached, and when that changes, and not more often.
+// TestMonitorOrders: the process gets what is wanted when it is reached, and when that changes, and not more often.
 func TestMonitorOrders(t *testing.T) {
 	ours, theirs := net.Pipe()
 	m := New(Config{Log: slog.New(slog.DiscardHandler), Changed: func() {}})
@@ -161,13 +161,14 @@ func TestMonitorOrders(t *testing.T) {
 	ordered()
 }
 
-// Changes are passed on, counters are not; the end of the process is a change, after which nothing is known.
+// TestMonitorNotices: changes are passed on, counters are not; the end of the process is a change, after which nothing
+// is known.
 func TestMonitorNotices(t *testing.T) {
 	changes := 0
 	m := New(Config{Log: slog.New(slog.DiscardHandler), Changed: func() { changes++ }})
 	tell := func(s ...Status) {
 		t.Helper()
-		m.notice(s)
+		m.receive(s)
 	}
 	s := Status{Name: "a", State: Down, Remote: Down}
 	tell(s)
@@ -201,7 +202,7 @@ holdfast_bfd_session_up{peer="a"} 1
 		t.Error(err)
 	}
 	before := changes
-	m.notice(nil)
+	m.receive(nil)
 	if all := m.Statuses(); len(all) > 0 || changes != before+1 {
 		t.Errorf("after the end of the process: %+v, %d changes", all, changes-before)
 	}

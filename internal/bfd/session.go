@@ -6,86 +6,97 @@ import (
 )
 
 const (
-	// farewells are how many packets tell the neighbor at once that the session is switched off: each may be lost, and
-	// the next regular one is a second away.
+	// farewells is the number of packets that report to the neighbor that the session is switched off. Each may be
+	// lost, and the next periodic packet would be a second away.
 	farewells        = 3
 	farewellInterval = 10 * time.Millisecond
-	// authenticatedTime is how long a packet with an authentication section is held against the neighbor: a neighbor
-	// sends one each second at least.
+	// authenticatedTime is the time for which a packet with an authentication section counts as a reason why the
+	// session is down. A neighbor that authenticates sends at least one each second.
 	authenticatedTime = 5 * slowInterval
-	// initialRemoteReceive is bfd.RemoteMinRxInterval before the neighbor told its own (RFC 5880 section 6.8.1).
+	// initialRemoteReceive is bfd.RemoteMinRxInterval before the first packet of the neighbor (RFC 5880 section 6.8.1).
 	initialRemoteReceive = time.Microsecond
 )
 
-// session is the state machine of one session (RFC 5880 section 6.8). It has no clock and sends nothing by itself.
+// session is the state machine of one session (RFC 5880 section 6.8). It has no clock and no socket. All times are
+// times since the boot of the node.
 type session struct {
 	peer   Peer
 	random func() uint64
 	timers
-	// mine and yours are the discriminators of both sides; yours is 0 while the neighbor is not heard.
-	mine, yours uint32
-	// state is ours, remote the neighbor's.
+	counters
+	// myDiscr is this node's discriminator, and yourDiscr the neighbor's; 0 while no packet is received.
+	myDiscr, yourDiscr uint32
+	// state is this node's state, and remote the neighbor's.
 	state, remote State
 	diagnostic    Diagnostic
-	remoteDemand  bool
-	// switchedOff: the neighbor switched the session off since it was up last.
+	// remoteDemand reports whether the neighbor is in demand mode.
+	remoteDemand bool
+	// switchedOff is Status.SwitchedOff.
 	switchedOff bool
 
+	// changedAt, heardAt and sentAt are the times of the last change of state, packet received and packet sent.
 	changedAt, heardAt, sentAt time.Duration
-	// nextAt is when the next periodic packet is due, which was chosen for the interval planned.
+	// nextAt is the time of the next periodic packet. It was chosen for the interval planned.
 	nextAt, planned time.Duration
-	// urgent: the neighbor should know at once what changed; answer: it polls, and gets a Final.
-	urgent, answer bool
-	// farewells are still to be sent; leaving: the session ends with the last one.
-	farewells int
+	// urgent reports whether a change must be sent to the neighbor at once.
+	urgent bool
+	// answer reports whether the neighbor has polled and must get a Final.
+	answer bool
+	// leaving reports whether the session ends after its last farewell, and farewells counts the remaining ones.
 	leaving   bool
+	farewells int
 
-	ups, failures, sent, received, rejected uint64
-	// authenticatedAt is when the last packet with an authentication section came, zero for none since an acceptable
-	// one.
+	// authenticatedAt is the time of the last packet with an authentication section; 0 if a packet was accepted since.
 	authenticatedAt time.Duration
-	// trouble is why the session cannot send or hear.
+	// trouble is the reason why the session cannot send or receive.
 	trouble trouble
 }
 
-func newSession(now time.Duration, p Peer, mine uint32, random func() uint64) *session {
-	s := &session{peer: p, random: random, mine: mine, state: Down, remote: Down, changedAt: now, nextAt: now}
+// counters are the counters of Status.
+type counters struct {
+	ups, failures, sent, received, rejected uint64
+}
+
+// newSession returns a session that is down, with this node's discriminator.
+func newSession(at time.Duration, p Peer, myDiscr uint32, random func() uint64) *session {
+	s := &session{peer: p, random: random, myDiscr: myDiscr, state: Down, remote: Down, changedAt: at, nextAt: at}
 	s.remoteReceive = initialRemoteReceive
 	return s
 }
 
-// configure takes over what may change while a session runs.
-func (s *session) configure(now time.Duration, p Peer) {
+// configure sets the settings that may change while a session runs.
+func (s *session) configure(at time.Duration, p Peer) {
 	s.peer = p
-	s.apply(s.wish(), p.Receive, s.state == Up)
-	s.plan(now)
+	s.apply(s.desiredInterval(), p.Receive, s.state == Up)
+	s.plan(at)
 }
 
-// wish is bfd.DesiredMinTxInterval: slow until the session is up (RFC 5880 section 6.8.3).
-func (s *session) wish() time.Duration {
+// desiredInterval returns bfd.DesiredMinTxInterval. It is slow until the session is up (RFC 5880 section 6.8.3).
+func (s *session) desiredInterval() time.Duration {
 	if s.state != Up {
 		return max(s.peer.Transmit, slowInterval)
 	}
 	return s.peer.Transmit
 }
 
-// leave switches the session off for good, without a failure (RFC 5880 section 6.8.16).
-func (s *session) leave(now time.Duration) {
+// leave switches the session off and ends it, without a failure (RFC 5880 section 6.8.16).
+func (s *session) leave(at time.Duration) {
 	if s.leaving {
 		return
 	}
 
 	s.leaving = true
-	s.change(now, AdminDown, SwitchedOff)
-	if s.yours != 0 {
+	s.change(at, AdminDown, SwitchedOff)
+	if s.yourDiscr != 0 {
 		s.farewells = farewells
 	}
 }
 
-func (s *session) ended() bool { return s.leaving && (s.farewells == 0 || s.silent()) }
+// hasEnded reports whether the session has left and sent its last packet.
+func (s *session) hasEnded() bool { return s.leaving && (s.farewells == 0 || s.isSilent()) }
 
-// change enters a state, of which the neighbor should know at once.
-func (s *session) change(now time.Duration, to State, why Diagnostic) {
+// change enters a state, and schedules a packet at once.
+func (s *session) change(at time.Duration, to State, reason Diagnostic) {
 	switch {
 	case to == Up:
 		s.ups++
@@ -94,165 +105,191 @@ func (s *session) change(now time.Duration, to State, why Diagnostic) {
 		s.failures++
 	}
 
-	s.state, s.diagnostic, s.changedAt, s.urgent = to, why, now, true
-	s.apply(s.wish(), s.peer.Receive, to == Up)
-	s.plan(now)
+	s.state, s.diagnostic = to, reason
+	s.changedAt = at
+	s.urgent = true
+	s.apply(s.desiredInterval(), s.peer.Receive, to == Up)
+	s.plan(at)
 }
 
-// receive takes a packet that is the session's (RFC 5880 section 6.8.6).
-func (s *session) receive(now time.Duration, p packet) {
+// receive processes a packet of the session (RFC 5880 section 6.8.6).
+func (s *session) receive(at time.Duration, p packet) {
 	if p.authenticated {
-		s.authenticatedAt = now
+		s.authenticatedAt = at
 		s.rejected++
 		return
 	}
 
 	s.authenticatedAt = 0
 	s.received++
-	s.yours, s.remote, s.remoteDemand = p.mine, p.state, p.demand
+	s.yourDiscr, s.remote, s.remoteDemand = p.myDiscr, p.state, p.demand
 	s.remoteTransmit, s.remoteReceive, s.remoteMultiplier = p.transmit, p.receive, p.multiplier
-	s.heardAt = now
+	s.heardAt = at
 	s.switchedOff = s.switchedOff || p.state == AdminDown
 	if p.final {
-		s.confirmed()
+		s.confirm()
 	}
 
-	s.follow(now, p.state)
+	s.transition(at, p.state)
 	s.answer = s.answer || p.poll
-	s.plan(now)
+	s.plan(at)
 }
 
-// follow is the state machine of RFC 5880 section 6.8.6.
-func (s *session) follow(now time.Duration, remote State) {
+// transition runs the state machine of RFC 5880 section 6.8.6 for the neighbor's state.
+func (s *session) transition(at time.Duration, remote State) {
 	switch {
 	case s.state == Down && remote == Down:
-		s.change(now, Init, s.diagnostic)
+		s.change(at, Init, s.diagnostic)
 	case s.state == Down && remote == Init, s.state == Init && remote >= Init:
-		s.change(now, Up, NoDiagnostic)
+		s.change(at, Up, NoDiagnostic)
 	case s.state == Init && remote == AdminDown, s.state == Up && remote <= Down:
-		s.change(now, Down, Signaled)
+		s.change(at, Down, Signaled)
 	}
 }
 
-// expire: nothing was heard for the detection time (RFC 5880 sections 6.8.1 and 6.8.4).
-func (s *session) expire(now time.Duration) {
-	s.yours, s.remote, s.remoteDemand = 0, Down, false
+// expire resets the neighbor's part of the session after the detection time (RFC 5880 sections 6.8.1 and 6.8.4).
+func (s *session) expire(at time.Duration) {
+	s.yourDiscr, s.remote, s.remoteDemand = 0, Down, false
 	s.remoteReceive, s.remoteTransmit, s.remoteMultiplier = initialRemoteReceive, 0, 0
 	if s.state >= Init {
-		s.change(now, Down, Expired)
+		s.change(at, Down, Expired)
 	}
-	s.plan(now)
+	s.plan(at)
 }
 
-// never is when nothing is due.
+// never is the time of an event that is not scheduled.
 const never time.Duration = math.MaxInt64
 
-// expiresAt is when the neighbor is given up, if it is heard.
+// expiresAt returns the end of the detection time; never if no packet is received.
 func (s *session) expiresAt() time.Duration {
-	if s.yours == 0 {
+	if s.yourDiscr == 0 {
 		return never
 	}
 	return s.heardAt + s.detection()
 }
 
-// silent: the neighbor wants no packets, except for a Final (RFC 5880 section 6.8.7).
-func (s *session) silent() bool { return s.yours == 0 && s.peer.Passive || s.remoteReceive == 0 }
+// isSilent reports whether this node must send no packet but a Final (RFC 5880 section 6.8.7).
+func (s *session) isSilent() bool { return s.yourDiscr == 0 && s.peer.Passive || s.remoteReceive == 0 }
 
-// periodic reports whether packets go out without a cause. A neighbor in demand mode wants none (RFC 5880 section 6.6).
-func (s *session) periodic() bool {
+// isPeriodic reports whether this node sends periodic packets. It sends none to a neighbor in demand mode (RFC 5880
+// section 6.6).
+func (s *session) isPeriodic() bool {
 	demand := s.remoteDemand && s.state == Up && s.remote == Up && !s.polling
-	return !s.silent() && !demand && !s.ended()
+	return !s.isSilent() && !demand && !s.hasEnded()
 }
 
-// plan chooses the time of the next periodic packet, if the interval is another one than before.
-func (s *session) plan(now time.Duration) {
-	if in := s.interval(); in != s.planned {
-		s.planned = in
-		s.nextAt = max(now, s.sentAt+jittered(in, s.peer.Multiplier, s.random()))
+// plan chooses the time of the next periodic packet if the interval has changed.
+func (s *session) plan(at time.Duration) {
+	interval := s.interval()
+	if interval != s.planned {
+		s.planned = interval
+		s.nextAt = max(at, s.sentAt+jittered(interval, s.peer.Multiplier, s.random()))
 	}
 }
 
-// due is when tick has something to do.
-func (s *session) due(now time.Duration) time.Duration {
+// due returns the time at which tick must run next.
+func (s *session) due(at time.Duration) time.Duration {
 	switch {
-	case s.answer, s.urgent && !s.silent():
-		return now
-	case s.periodic():
+	case s.answer, s.urgent && !s.isSilent():
+		return at
+	case s.isPeriodic():
 		return min(s.nextAt, s.expiresAt())
 	}
 
 	return s.expiresAt()
 }
 
-// tick does what is due, and reports whether p is to be sent.
-func (s *session) tick(now time.Duration, p *packet) bool {
-	if now >= s.expiresAt() {
-		s.expire(now)
+// tick runs what is due, and reports whether the packet p must be sent.
+func (s *session) tick(at time.Duration, p *packet) bool {
+	if at >= s.expiresAt() {
+		s.expire(at)
 	}
 
-	if !s.answer && !(s.urgent && !s.silent()) && !(s.periodic() && now >= s.nextAt) {
+	isUrgent := s.urgent && !s.isSilent()
+	isPeriodicDue := s.isPeriodic() && at >= s.nextAt
+	if !s.answer && !isUrgent && !isPeriodicDue {
 		return false
 	}
 
 	*p = packet{
-		diagnostic: s.diagnostic, state: s.state, multiplier: s.peer.Multiplier, mine: s.mine, yours: s.yours,
-		transmit: s.desiredTransmit, receive: s.requiredReceive,
-		// Never both (RFC 5880 section 6.8.7).
-		final: s.answer, poll: s.polling && !s.answer,
+		diagnostic: s.diagnostic,
+		state:      s.state,
+		multiplier: s.peer.Multiplier,
+		myDiscr:    s.myDiscr,
+		yourDiscr:  s.yourDiscr,
+		transmit:   s.desiredTransmit,
+		receive:    s.requiredReceive,
+		// A packet must not have both bits (RFC 5880 section 6.8.7).
+		final: s.answer,
+		poll:  s.polling && !s.answer,
 	}
 
 	s.sent++
 	if s.answer {
-		s.answer = false // which does not move the periodic packets (RFC 5880 section 6.8.7)
+		s.answer = false // a Final does not move the periodic packets (RFC 5880 section 6.8.7)
 		return true
 	}
 
-	s.urgent, s.sentAt = false, now
-	s.nextAt = now + jittered(s.planned, s.peer.Multiplier, s.random())
-	if s.farewells--; s.farewells > 0 {
-		s.nextAt = now + farewellInterval
+	s.urgent = false
+	s.sentAt = at
+	s.nextAt = at + jittered(s.planned, s.peer.Multiplier, s.random())
+	if s.farewells > 0 {
+		s.farewells--
 	}
-
-	s.farewells = max(s.farewells, 0)
+	if s.farewells > 0 {
+		s.nextAt = at + farewellInterval
+	}
 	return true
 }
 
-// status is what is known at this moment.
-func (s *session) status(now time.Duration) Status {
+// status returns the status of the session.
+func (s *session) status(at time.Duration) Status {
 	out := Status{
-		Name: s.peer.Name, State: s.state, Remote: s.remote, Diagnostic: s.diagnostic,
-		SwitchedOff: s.switchedOff, Since: now - s.changedAt, Ups: s.ups, Failures: s.failures, Transmit: s.interval(),
-		Sent: s.sent, Received: s.received, Rejected: s.rejected, Refused: s.trouble.refused, Error: s.trouble.text,
+		Name:        s.peer.Name,
+		State:       s.state,
+		Remote:      s.remote,
+		Diagnostic:  s.diagnostic,
+		SwitchedOff: s.switchedOff,
+		Since:       at - s.changedAt,
+		Ups:         s.ups,
+		Failures:    s.failures,
+		Transmit:    s.interval(),
+		Sent:        s.sent,
+		Received:    s.received,
+		Rejected:    s.rejected,
+		Refused:     s.trouble.refused,
+		Error:       s.trouble.text,
 	}
-	if s.yours != 0 {
+	if s.yourDiscr != 0 {
 		out.Detection = s.detection()
 	}
 
-	// What one packet said is forgotten when a neighbor would have said it again.
-	if s.authenticatedAt != 0 && now < s.authenticatedAt+authenticatedTime && s.state != Up && out.Error == "" {
+	authenticates := s.authenticatedAt != 0 && at < s.authenticatedAt+authenticatedTime
+	if authenticates && s.state != Up && out.Error == "" {
 		out.Error = "the neighbor authenticates its packets, which is not supported"
 	}
 
 	return out
 }
 
-// slowInterval is the least interval of packets while a session is not up (RFC 5880 section 6.8.3).
+// slowInterval is the shortest interval between packets while a session is not up (RFC 5880 section 6.8.3).
 const slowInterval = time.Second
 
-// timers are the intervals of both sides (RFC 5880 section 6.8.1), and what Poll Sequences are for: a change that makes
-// packets rarer, or expects more of them, counts only after the neighbor has confirmed it.
+// timers are the intervals of both sides (RFC 5880 section 6.8.1), and the state of a Poll Sequence. A change that
+// makes this node's packets rarer, or expects more of the neighbor's, is used only after the neighbor has confirmed it.
 type timers struct {
-	// desiredTransmit and requiredReceive are told the neighbor; those in use may still be the ones before.
+	// desiredTransmit and requiredReceive are sent to the neighbor. Until it confirms them, older ones may be in use.
 	desiredTransmit, transmitInUse time.Duration
 	requiredReceive, receiveInUse  time.Duration
-	// What the neighbor told last.
+	// remoteTransmit, remoteReceive and remoteMultiplier are from the neighbor's last packet.
 	remoteTransmit, remoteReceive time.Duration
 	remoteMultiplier              uint8
-	// polling: the neighbor has not confirmed the intervals; pollAgain: they changed since the poll began.
+	// polling reports whether the neighbor has not confirmed the intervals, and pollAgain whether they have changed
+	// since the poll began.
 	polling, pollAgain bool
 }
 
-// apply takes over intervals. Those of a session that is not up count at once: nothing depends on them.
+// apply sets the desired intervals. If the session is not up they are used at once.
 func (t *timers) apply(transmit, receive time.Duration, up bool) {
 	if transmit == t.desiredTransmit && receive == t.requiredReceive {
 		return
@@ -272,10 +309,11 @@ func (t *timers) apply(transmit, receive time.Duration, up bool) {
 	t.receiveInUse = max(t.receiveInUse, receive)
 }
 
+// settle uses the desired intervals.
 func (t *timers) settle() { t.transmitInUse, t.receiveInUse = t.desiredTransmit, t.requiredReceive }
 
-// confirmed is called for a packet with the Final bit. The Final of an earlier poll confirms nothing of a later one.
-func (t *timers) confirmed() {
+// confirm processes the Final bit. The Final of an earlier poll does not confirm a later one.
+func (t *timers) confirm() {
 	switch {
 	case !t.polling:
 	case t.pollAgain:
@@ -286,21 +324,23 @@ func (t *timers) confirmed() {
 	}
 }
 
-// interval is that of our packets: what both sides accept (RFC 5880 section 6.8.2).
+// interval returns the interval between this node's packets, which both sides accept (RFC 5880 section 6.8.2).
 func (t *timers) interval() time.Duration { return max(t.transmitInUse, t.remoteReceive) }
 
-// detection is the silence of the neighbor after which it is gone (RFC 5880 section 6.8.4): its multiplier counts,
-// since it is the one that knows how often it sends.
+// detection returns the silence of the neighbor after which the session falls (RFC 5880 section 6.8.4). It uses the
+// neighbor's multiplier.
 func (t *timers) detection() time.Duration {
 	return time.Duration(t.remoteMultiplier) * max(t.receiveInUse, t.remoteTransmit)
 }
 
-// jittered is an interval less 0 to 25 %, and 10 to 25 % if one lost packet is a failure (RFC 5880 section 6.8.7).
+// jittered returns an interval reduced by 0 to 25 %, or by 10 to 25 % if the loss of one packet is a failure (RFC 5880
+// section 6.8.7).
 func jittered(interval time.Duration, multiplier uint8, random uint64) time.Duration {
 	const steps = 1 << 16
-	least, span := time.Duration(0), interval/4
+	minCut, span := time.Duration(0), interval/4
 	if multiplier == 1 {
-		least, span = interval/10+1, interval/4-interval/10-1
+		minCut = interval/10 + 1
+		span -= minCut
 	}
-	return interval - least - span*time.Duration(random%steps)/steps
+	return interval - minCut - span*time.Duration(random%steps)/steps
 }

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// The ports that neighbors send to (RFC 5881 section 4, RFC 5883 section 5).
+	// singleHopPort and multiHopPort are the destination ports (RFC 5881 section 4, RFC 5883 section 5).
 	singleHopPort, multiHopPort = 3784, 4784
-	// Packets come from a port of these, another one for each session (RFC 5881 section 4).
+	// firstPort and lastPort are the range of source ports. Each session has another one (RFC 5881 section 4).
 	firstPort, lastPort = 49152, 65535
 )
 
-// openUDP opens a socket with options that sends with the TTL of neighbors.
+// openUDP opens a socket that sends with singleHopTTL.
 func openUDP(is6 bool, options ...rt.Option) (fd int, err error) {
 	ttl := rt.Option{Level: unix.IPPROTO_IP, Name: unix.IP_TTL, Value: singleHopTTL}
 	if is6 {
@@ -30,18 +30,18 @@ func openUDP(is6 bool, options ...rt.Option) (fd int, err error) {
 	return rt.UDP(is6, append(options, ttl)...)
 }
 
-// sender is the socket that one session sends from.
+// sender is the socket from which one session sends.
 type sender struct {
 	fd   int
 	port int
 	to   unix.Sockaddr
-	// link is the index of the interface that the socket is bound to, or 0.
+	// link is the index of the interface to which the socket is bound; 0 for none.
 	link int
-	// failing: the last packet could not be sent.
+	// failing reports whether the last packet could not be sent.
 	failing bool
 }
 
-// openSender binds to a port that no other session has; start is where the search begins.
+// openSender opens a socket and binds it to a port that no other session has. The search begins at start.
 func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 	fd, err := openUDP(p.Address.Is6())
 	if err != nil {
@@ -80,8 +80,10 @@ func openSender(p Peer, taken map[int]bool, start uint64) (*sender, error) {
 	return s, nil
 }
 
+// close closes the socket.
 func (s *sender) close() { _ = unix.Close(s.fd) }
 
+// unspecified returns the unspecified address of a family.
 func unspecified(is6 bool) netip.Addr {
 	if is6 {
 		return netip.IPv6Unspecified()
@@ -89,14 +91,16 @@ func unspecified(is6 bool) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// receiveBuffer holds what arrives for a session while the thread does not run.
+// receiveBuffer is the size of a session's receive buffer, in bytes. It holds packets while the thread does not run.
 const receiveBuffer = 1 << 15
 
-// kind of a listener: there is one for all sessions of a family and a port.
+// kind identifies a listener. All sessions of a family and a port share one.
 type kind struct{ is6, multiHop bool }
 
+// kindOf returns the kind of the peer's listener.
 func kindOf(p Peer) kind { return kind{p.Address.Is6(), p.MultiHop} }
 
+// port returns the destination port.
 func (k kind) port() uint16 {
 	if k.multiHop {
 		return multiHopPort
@@ -104,35 +108,34 @@ func (k kind) port() uint16 {
 	return singleHopPort
 }
 
-// listener receives at all addresses of the node, with a socket for each session: so the packets of one neighbor, of
-// which there may be any number, leave no other neighbor's without room. The kernel chooses the socket (SO_REUSEPORT in
-// socket(7)).
+// listener receives at all addresses of the node, with a socket for each session. So a flood of one neighbor does not
+// fill the buffer of another. The kernel chooses the socket by a program (SO_REUSEPORT in socket(7)).
 type listener struct {
 	kind
-	// sink is the first socket; it drops what belongs to no session. No other program may have the port when it is
-	// bound, and it keeps the others' numbers: the kernel counts the sockets of a port in the order of their opening.
+	// sink is the first socket. It gets the packets of no session, and drops them. It is bound without SO_REUSEPORT, so
+	// no other program has the port. It also keeps the numbers of the other sockets: the kernel numbers the sockets of
+	// a port in the order of their opening.
 	sink  int
 	slots []*slot
 }
 
-// slot is the socket of a session, or of none and ready for one.
+// slot is the socket of a session. Without a session it is free.
 type slot struct {
 	fd      int
 	session *session
-	// reads counts datagrams since the thread's window began.
+	// reads counts the datagrams since the start of the thread's window.
 	reads int
 }
 
+// listen opens a listener without sessions.
 func listen(k kind) (*listener, error) {
 	fd, err := openUDP(k.is6)
 	if err != nil {
 		return nil, err
 	}
 
-	if err = unix.Bind(fd, rt.Sockaddr(netip.AddrPortFrom(unspecified(k.is6), k.port()), 0)); errors.Is(
-		err,
-		unix.EADDRINUSE,
-	) {
+	err = unix.Bind(fd, rt.Sockaddr(netip.AddrPortFrom(unspecified(k.is6), k.port()), 0))
+	if errors.Is(err, unix.EADDRINUSE) {
 		err = fmt.Errorf("another program on the node uses UDP port %d", k.port())
 	}
 
@@ -148,7 +151,7 @@ func listen(k kind) (*listener, error) {
 	return &listener{kind: k, sink: fd}, nil
 }
 
-// serve has these sessions, and no others, hear their neighbors.
+// serve gives each of these sessions a socket, and frees the sockets of all others.
 func (l *listener) serve(sessions []*session) error {
 	for _, s := range l.slots {
 		if !slices.Contains(sessions, s.session) {
@@ -156,7 +159,7 @@ func (l *listener) serve(sessions []*session) error {
 		}
 	}
 
-	var entered []*slot
+	var added []*slot
 	for _, s := range sessions {
 		if slices.ContainsFunc(l.slots, func(o *slot) bool { return o.session == s }) {
 			continue
@@ -168,7 +171,7 @@ func (l *listener) serve(sessions []*session) error {
 		}
 
 		free.session = s
-		entered = append(entered, free)
+		added = append(added, free)
 	}
 
 	chosen := make([]*session, len(l.slots))
@@ -176,28 +179,33 @@ func (l *listener) serve(sessions []*session) error {
 		chosen[i] = s.session
 	}
 
-	err := rt.Attach(l.sink, unix.SO_ATTACH_REUSEPORT_CBPF, choice(chosen))
+	err := rt.Attach(l.sink, unix.SO_ATTACH_REUSEPORT_CBPF, socketSelector(chosen))
 	all := []bpf.Instruction{bpf.RetConstant{Val: rt.Whole}}
 	for _, s := range l.slots {
-		// Before, it may have got what is nobody's.
+		// Accept packets after the selector is in force: before, a new socket may get packets of no session.
 		err = cmp.Or(err, rt.Attach(s.fd, unix.SO_ATTACH_FILTER, all))
 	}
 
-	for _, s := range entered {
+	for _, s := range added {
 		s.drain()
 	}
 
 	return err
 }
 
-// free returns a slot without a session.
+// free returns a slot without a session. It opens one if there is none.
 func (l *listener) free() (*slot, error) {
-	if i := slices.IndexFunc(l.slots, func(s *slot) bool { return s.session == nil }); i >= 0 {
-		return l.slots[i], nil
+	for _, s := range l.slots {
+		if s.session == nil {
+			return s, nil
+		}
 	}
 
-	fd, err := openUDP(l.is6, rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_RCVBUF, Value: receiveBuffer},
-		rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEPORT, Value: 1})
+	fd, err := openUDP(
+		l.is6,
+		rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_RCVBUF, Value: receiveBuffer},
+		rt.Option{Level: unix.SOL_SOCKET, Name: unix.SO_REUSEPORT, Value: 1},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -212,6 +220,7 @@ func (l *listener) free() (*slot, error) {
 	return s, nil
 }
 
+// close closes all sockets of the listener.
 func (l *listener) close() {
 	_ = unix.Close(l.sink)
 	for _, s := range l.slots {
@@ -219,7 +228,7 @@ func (l *listener) close() {
 	}
 }
 
-// drain forgets what came before the slot had its session.
+// drain discards the datagrams that arrived before the slot had its session.
 func (s *slot) drain() {
 	var b [packetLen]byte
 	for range receiveBuffer / packetLen {
@@ -229,26 +238,27 @@ func (s *slot) drain() {
 	}
 }
 
-// read takes what waits next, and reports whether there was anything; nothing is valid of an error.
+// read reads a datagram, and reports whether there was one. After an error the datagram is empty.
 func (s *slot) read(b []byte) (n int, ok bool) {
 	n, err := unix.Read(s.fd, b)
 	return max(n, 0), !errors.Is(err, unix.EAGAIN)
 }
 
-// allowance is how many packets are read of a session in a window: twice what its neighbor may send, and some that
-// answer or announce something. A flood must not keep a thread busy that has priority over all others.
+// allowance returns the number of packets that are read for a session in a window. It is twice the number that the
+// neighbor may send, and some more for Finals and changes of state. A flood must not occupy a thread with real-time
+// priority.
 func (s *session) allowance() int { return 4 + int(2*readWindow/s.peer.Receive) }
 
 const (
-	// Where the IP header has the TTL, and the source address. A choice of a socket sees a datagram from behind the UDP
-	// header on.
+	// Offsets of the TTL and the source in the IP header. A selector sees a datagram from behind the UDP header on, and
+	// the IP header at NetOffset.
 	ttl4, source4 = rt.NetOffset + 8, rt.NetOffset + 12
 	ttl6, source6 = rt.NetOffset + 7, rt.NetOffset + 8
 )
 
-// choice finds the session of a datagram by the link that it came by, its source and its TTL, and returns the session's
-// index and 1; 0 if it is no session's. Sessions with the same links share the test of these.
-func choice(sessions []*session) (program []bpf.Instruction) {
+// socketSelector returns a program that finds the session of a datagram by its link, source and TTL. The program
+// returns the index of the session plus 1, or 0 for the sink. Sessions with the same links share the test of the link.
+func socketSelector(sessions []*session) (program []bpf.Instruction) {
 	done := make([]bool, len(sessions))
 	for i, first := range sessions {
 		if first == nil || done[i] {
@@ -259,7 +269,7 @@ func choice(sessions []*session) (program []bpf.Instruction) {
 		for j, s := range sessions[i:] {
 			if s != nil && slices.Equal(s.peer.Links, first.peer.Links) {
 				done[i+j] = true
-				body = append(body, s.origin(uint32(i+j+1))...)
+				body = append(body, s.matchOrigin(uint32(i+j+1))...)
 			}
 		}
 
@@ -280,9 +290,11 @@ func choice(sessions []*session) (program []bpf.Instruction) {
 	return append(program, bpf.RetConstant{Val: 0})
 }
 
-// origin returns a value for what the session's neighbor sent from near enough, and goes on behind it for the rest.
-func (s *session) origin(value uint32) (program []bpf.Instruction) {
-	ttl, source, b := uint32(ttl4), uint32(source4), s.peer.Address.AsSlice()
+// matchOrigin returns a program that returns the value for a datagram of the session's neighbor with a sufficient TTL.
+// For any other datagram it continues behind its end.
+func (s *session) matchOrigin(value uint32) (program []bpf.Instruction) {
+	b := s.peer.Address.AsSlice()
+	ttl, source := uint32(ttl4), uint32(source4)
 	if s.peer.Address.Is6() {
 		ttl, source = ttl6, source6
 	}

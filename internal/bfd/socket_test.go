@@ -38,12 +38,12 @@ func say(t *testing.T, ns *nstest.NS, from, to string, port uint16, ttl int, b [
 
 func down() []byte {
 	var b [packetLen]byte
-	p := packet{state: Down, multiplier: 3, mine: 9, transmit: time.Second, receive: time.Second}
+	p := packet{state: Down, multiplier: 3, myDiscr: 9, transmit: time.Second, receive: time.Second}
 	p.marshal(&b)
 	return b[:]
 }
 
-// The kernel drops what no configured neighbor sends, so that it does not wake the process.
+// TestFilter: the kernel drops what no configured neighbor sends, so that it does not wake the process.
 func TestFilter(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		_, ns, _ := connect(t)
@@ -75,8 +75,8 @@ func TestFilter(t *testing.T) {
 	})
 }
 
-// Routers on two links may have one link-local address. Each packet is its own link's session's, by its discriminator or
-// without one (RFC 5881 section 6).
+// TestOneAddressOnTwoLinks: routers on two links may have one link-local address. Each packet is its own link's
+// session's, by its discriminator or without one (RFC 5881 section 6).
 func TestOneAddressOnTwoLinks(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, first, second := nstest.Self(t), nstest.New(t), nstest.New(t)
@@ -100,7 +100,7 @@ func TestOneAddressOnTwoLinks(t *testing.T) {
 	})
 }
 
-// Each session sends from a port of its own, of those that RFC 5881 section 4 allows.
+// TestSourcePorts: each session sends from a port of its own, of those that RFC 5881 section 4 allows.
 func TestSourcePorts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		connect(t)
@@ -133,7 +133,7 @@ func TestSourcePorts(t *testing.T) {
 	})
 }
 
-// Also where the kernel would let two sockets have one port: with two source addresses.
+// TestSourcePortsDiffer: also where the kernel would let two sockets have one port: with two source addresses.
 func TestSourcePortsDiffer(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		taken := map[int]bool{}
@@ -151,8 +151,8 @@ func TestSourcePortsDiffer(t *testing.T) {
 	})
 }
 
-// A port that another program has, an interface and a source address that are missing are said in a sentence, and the
-// session works as soon as that is mended.
+// TestTroubles: a port that another program has, an interface and a source address that are missing are reported in a
+// sentence, and the session works as soon as that is fixed.
 func TestTroubles(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
@@ -201,7 +201,7 @@ func TestTroubles(t *testing.T) {
 	})
 }
 
-// Nothing that is sent or read needs memory.
+// TestStepAllocates: nothing that is sent or read needs memory.
 func TestStepAllocates(t *testing.T) {
 	if nstest.Race() {
 		t.Skip("the race detector allocates")
@@ -223,7 +223,7 @@ func loopback(t testing.TB, n int) (step func()) {
 	var peers []Peer
 	for i := range n {
 		a := netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)})
-		peers = append(peers, Peer{Name: a.String(), Address: a, Source: a, Links: linksOf("lo"), Transmit: leastInterval, Receive: leastInterval, Multiplier: 3})
+		peers = append(peers, Peer{Name: a.String(), Address: a, Source: a, Links: linksOf("lo"), Transmit: minInterval, Receive: minInterval, Multiplier: 3})
 	}
 	th.wanted.Store(&peers)
 	step = func() {
@@ -232,7 +232,7 @@ func loopback(t testing.TB, n int) (step func()) {
 		}
 		th.step()
 		th.wait(0, true)
-		th.refreshAt, th.retryAt, th.reported, th.since = 1<<62, 1<<62, th.table.version, 0
+		th.refreshAt, th.retryAt, th.reported, th.windowStart = 1<<62, 1<<62, th.table.version, 0
 	}
 	step()
 	for range 100 {

@@ -8,7 +8,7 @@ import (
 // State of a session (RFC 5880 section 4.1, Sta).
 type State uint8
 
-// The states. A session whose administrator switched it off is AdminDown, which says nothing about the path
+// The states. AdminDown means that an administrator switched the session off. It gives no information about the path
 // (RFC 5882 section 4.2).
 const (
 	AdminDown State = iota
@@ -17,21 +17,22 @@ const (
 	Up
 )
 
+// String returns the state in words,.
 func (s State) String() string { return stateNames[s] }
 
 var stateNames = [...]string{AdminDown: "admin-down", Down: "down", Init: "init", Up: "up"}
 
-// Diagnostic is why a session left the state Up (RFC 5880 section 4.1, Diag).
+// Diagnostic is the reason why a session left the state Up (RFC 5880 section 4.1, Diag).
 type Diagnostic uint8
 
 // The diagnostics that this package sets.
 const (
 	NoDiagnostic Diagnostic = 0
-	// Expired: nothing was heard for the detection time.
+	// Expired means that no packet was received for the detection time.
 	Expired Diagnostic = 1
-	// Signaled: the neighbor says that the session is down.
+	// Signaled means that the neighbor reported the session as down.
 	Signaled Diagnostic = 3
-	// SwitchedOff: the administrator switched the session off.
+	// SwitchedOff means that an administrator switched the session off.
 	SwitchedOff Diagnostic = 7
 )
 
@@ -42,57 +43,65 @@ var diagnosticTexts = [...]string{
 	SwitchedOff:  "administratively down",
 }
 
+// String returns the diagnostic in words.
 func (d Diagnostic) String() string { return diagnosticTexts[d] }
 
-// Peer is a session that is wanted with a neighbor.
+// Peer is a desired session with a neighbor.
 type Peer struct {
-	// Name is the session's identity: the same name with other addresses is another session.
+	// Name identifies the session. With other addresses, the same name means another session.
 	Name string
-	// Address of the neighbor, without a zone, and the address that this node sends from; the kernel chooses if it is
-	// the zero Addr.
-	Address, Source netip.Addr
-	// Interface that packets are sent by; required for a link-local address.
+	// Address is the address of the neighbor, without a zone.
+	Address netip.Addr
+	// Source is the address from which this node sends. With the zero Addr the kernel chooses.
+	Source netip.Addr
+	// Interface is the link on which packets are sent. A link-local Address requires it.
 	Interface string `json:",omitempty"`
-	// Links are the indices of the links that the neighbor's packets may arrive by. Without any the session is down.
+	// Links are the indices of the links on which the neighbor's packets may arrive. Without links the session is down.
 	Links []int
-	// MultiHop is a session across routers (RFC 5883). MinimumTTL is what a packet of it must have when it arrives,
-	// which bounds how far away its sender may be. A session with one hop accepts 255 only (RFC 5881 section 5).
-	MultiHop   bool  `json:",omitempty"`
+	// MultiHop makes this a session across routers (RFC 5883).
+	MultiHop bool `json:",omitempty"`
+	// MinimumTTL is the lowest TTL of an accepted packet of a MultiHop session, which limits the distance of the
+	// sender. A session over one hop accepts 255 only (RFC 5881 section 5).
 	MinimumTTL uint8 `json:",omitempty"`
-	// Transmit and Receive are the intervals that this node wishes to send at and accepts.
+	// Transmit is the desired interval between this node's packets, and Receive the shortest interval that it accepts.
 	Transmit, Receive time.Duration
-	// Multiplier is how many of this node's packets the neighbor may miss.
+	// Multiplier is the number of this node's packets in a row whose loss makes the neighbor's session fall.
 	Multiplier uint8
-	// Passive: send nothing before the neighbor has been heard (RFC 5880 section 6.1).
+	// Passive makes this node send nothing before it has received a packet (RFC 5880 section 6.1).
 	Passive bool `json:",omitempty"`
 }
 
-// Status of a session.
+// Status is the status of a session.
 type Status struct {
 	Name          string
 	State, Remote State
 	Diagnostic    Diagnostic
-	// SwitchedOff: the neighbor switched the session off, and it has not been up since. That it is down says nothing
-	// about the path (RFC 5882 section 4.2), also when the neighbor says no more, or switches it on again.
+	// SwitchedOff reports whether the neighbor has switched the session off, and it has not been up since. Then the
+	// state Down gives no information about the path (RFC 5882 section 4.2), even if the neighbor falls silent or
+	// switches the session on again.
 	SwitchedOff bool `json:",omitempty"`
-	// Since is how long the session has been in its state.
+	// Since is the time for which the session has been in its state.
 	Since time.Duration
-	// Ups counts how often it came up. Failures counts how often it fell, unless the neighbor switched it off: that
-	// says nothing about the path (RFC 5882 section 4.2).
-	Ups, Failures uint64
-	// Transmit is the interval that packets are sent at, before jitter. Detection is the silence after which the
-	// session falls; 0 if the neighbor was never heard.
-	Transmit, Detection time.Duration
-	// Sent and Received are packets; Rejected are packets of the neighbor's address that the session did not accept.
+	// Ups counts how often the session came up.
+	Ups uint64
+	// Failures counts how often it fell. It is no failure if the neighbor switched the session off (RFC 5882 section
+	// 4.2).
+	Failures uint64
+	// Transmit is the interval between this node's packets, before jitter.
+	Transmit time.Duration
+	// Detection is the silence after which the session falls; 0 if no packet was received yet.
+	Detection time.Duration
+	// Sent and Received count packets. Rejected counts packets from the neighbor's address that were not accepted.
 	Sent, Received, Rejected uint64
-	// Error is a sentence about why the session cannot come up, beside what its neighbor and the path do. Each such
-	// reason ends.
+	// Error is a sentence about why the session cannot come up, other than the neighbor's state and the path. Each such
+	// reason may end.
 	Error string `json:",omitempty"`
-	// Refused: it is a reason of this node, its settings or its kernel. About others BGP may find out by itself.
+	// Refused reports whether the reason in Error lies with this node, its settings or its kernel. BGP cannot find out
+	// about such a reason itself.
 	Refused bool `json:",omitempty"`
 }
 
-// trouble is why a session cannot come up on this node's side, in words; refused is as in Status.
+// trouble is a reason on this node's side why a session cannot come up. The field refused is Status.Refused.
 type trouble struct {
 	refused bool
 	text    string

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// readWindow is a time in which a session is read no more than its allowance.
+	// readWindow is the time in which a session reads at most its allowance.
 	readWindow = 50 * time.Millisecond
-	// reportInterval is how often counters are reported, leastReport the least time between two changes of state.
+	// reportInterval is the time between two reports of counters.
 	reportInterval = 5 * time.Second
-	leastReport    = 10 * time.Millisecond
-	// retryInterval is the time between attempts to open what could not be opened.
+	// minReportInterval is the shortest time between two reports.
+	minReportInterval = 10 * time.Millisecond
+	// retryInterval is the pause before a socket is opened again that could not be opened.
 	retryInterval = time.Second
 )
 
-// thread drives the table with a real clock and real sockets. It calls nothing that waits for another thread, and does
-// not log.
+// thread drives the table with a real clock and real sockets. It never blocks on another thread, and does not log.
 type thread struct {
-	// wanted, stopping and notices are what the thread shares with other goroutines: neither waits.
+	// wanted, stopping and notices are shared with other goroutines.
 	wanted   atomic.Pointer[[]Peer]
 	stopping atomic.Bool
 	notices  chan []Status
@@ -34,32 +34,47 @@ type thread struct {
 	hangs func() bool
 	table *table
 	event *rt.Event
+	// peers is the last value of wanted that the table has.
+	peers *[]Peer
+	sockets
+	reports
 
-	peers     *[]Peer
-	listeners map[kind]*listener
-	// troubles are why a listener does not work.
-	troubles map[kind]error
-	senders  map[*session]*sender
-	ports    map[int]bool
+	// windowStart is the start of the read window.
+	windowStart time.Duration
+	// throttled reports whether a session has used its allowance in this window.
+	throttled bool
 
-	since time.Duration
-	// spent: a session has used its allowance of this window.
-	spent bool
-	// retry: something could not be opened or used.
-	retry     bool
-	retryAt   time.Duration
-	reportAt  time.Duration
-	reported  uint64
-	refreshAt time.Duration
-
+	// send is the method transmit: a method value would be allocated in each tick.
 	send func(*session, *packet)
 	out  [packetLen]byte
 	in   [packetLen]byte
 	poll []unix.PollFd
-	// polled are the slots of poll, which begins with the event.
+	// polled are the slots of poll, whose first entry is the event.
 	polled []*slot
 }
 
+// sockets are the open sockets of all sessions.
+type sockets struct {
+	listeners map[kind]*listener
+	// troubles are the errors of listeners.
+	troubles map[kind]error
+	senders  map[*session]*sender
+	// ports are the source ports in use.
+	ports map[int]bool
+	// retry reports whether a socket could not be opened or used, and retryAt is the time of the next attempt.
+	retry   bool
+	retryAt time.Duration
+}
+
+// reports schedules the reports to the Monitor.
+type reports struct {
+	// reported is the last reported version of the table.
+	reported uint64
+	// reportAt is the earliest time of the next report, and refreshAt the time of the next report without a change.
+	reportAt, refreshAt time.Duration
+}
+
+// newThread returns a thread that does nothing before run.
 func newThread(hangs func() bool) (*thread, error) {
 	event, err := rt.NewEvent()
 	if err != nil {
@@ -67,22 +82,25 @@ func newThread(hangs func() bool) (*thread, error) {
 	}
 
 	t := &thread{
-		notices:   make(chan []Status, 1),
-		hangs:     hangs,
-		table:     newTable(rt.Random),
-		event:     event,
-		listeners: map[kind]*listener{},
-		troubles:  map[kind]error{},
-		senders:   map[*session]*sender{},
-		ports:     map[int]bool{},
+		notices: make(chan []Status, 1),
+		hangs:   hangs,
+		table:   newTable(rt.Random),
+		event:   event,
+		sockets: sockets{
+			listeners: map[kind]*listener{},
+			troubles:  map[kind]error{},
+			senders:   map[*session]*sender{},
+			ports:     map[int]bool{},
+		},
 	}
 
 	t.send = t.transmit
 	return t, nil
 }
 
+// run runs until the thread is stopping and all sessions have left.
 func (t *thread) run() {
-	runtime.LockOSThread() // never unlocked: it ends with the thread
+	runtime.LockOSThread() // the thread ends with the goroutine
 	defer t.close()
 	for {
 		if t.hangs() && !t.stopping.Load() {
@@ -99,43 +117,45 @@ func (t *thread) run() {
 	}
 }
 
-// step takes orders, reads what came, does what is due and reports.
+// step applies orders, reads packets, sends what is due and reports.
 func (t *thread) step() {
-	now := rt.Boottime()
-	t.load(now)
+	at := rt.Boottime()
+	t.load(at)
 	t.receive()
-	now = rt.Boottime()
-	t.table.tick(now, t.send)
-	t.sweep()
-	t.report(now)
+	at = rt.Boottime()
+	t.table.tick(at, t.send)
+	t.closeEnded()
+	t.report(at)
 }
 
-// load takes over the wanted peers, and retries what could not be opened.
-func (t *thread) load(now time.Duration) {
+// load applies the desired peers, and retries the sockets that could not be opened.
+func (t *thread) load(at time.Duration) {
 	switch wanted := t.wanted.Load(); {
 	case t.stopping.Load():
 		if t.peers != nil {
 			t.peers = nil
-			t.table.set(now, nil)
+			t.table.set(at, nil)
 		}
 		return
 	case wanted != t.peers:
 		t.peers = wanted
-		t.table.set(now, *wanted)
-	case !t.retry || now < t.retryAt:
+		t.table.set(at, *wanted)
+	case !t.retry || at < t.retryAt:
 		return
 	}
 
-	t.retryAt = now + retryInterval
+	t.retryAt = at + retryInterval
 	t.open()
 }
 
-// open has every session send and receive, as far as that is possible.
+// open opens the sockets of every session, as far as possible, and closes listeners without sessions.
 func (t *thread) open() {
-	t.retry, t.polled = false, t.polled[:0]
+	t.retry = false
+	t.polled = t.polled[:0]
 	sessions := map[kind][]*session{}
 	for _, s := range t.table.sessions {
-		if k := kindOf(s.peer); !s.leaving {
+		if !s.leaving {
+			k := kindOf(s.peer)
 			sessions[k] = append(sessions[k], s)
 		}
 	}
@@ -157,22 +177,23 @@ func (t *thread) open() {
 			continue
 		}
 
-		// A new socket after a failure shows nothing yet: see transmit.
+		// A new socket after a failure may fail as well: transmit decides.
 		err := t.openSender(s)
 		unproven := err == nil && t.senders[s] != nil && t.senders[s].failing
 		if !unproven {
-			t.trouble(s, err)
+			t.setTrouble(s, err)
 		}
 
 		t.retry = t.retry || unproven || err != nil
 	}
 }
 
-// listen opens the listener of a kind unless it is open, and has it serve the sessions.
+// listen opens the listener of a kind unless it is open, and gives the sessions their sockets.
 func (t *thread) listen(k kind, sessions []*session) (err error) {
 	l := t.listeners[k]
 	if l == nil {
-		if l, err = listen(k); err != nil {
+		l, err = listen(k)
+		if err != nil {
 			return err
 		}
 
@@ -182,12 +203,13 @@ func (t *thread) listen(k kind, sessions []*session) (err error) {
 	return l.serve(sessions)
 }
 
-// openSender opens the socket of a session unless it is open and works. A session with an interface has one while there
-// is that link: another one may take its name.
+// openSender opens the socket of a session unless it is open and works. The socket of a session with an interface is
+// replaced when the link is: another link may get its name.
 func (t *thread) openSender(s *session) error {
 	before := t.senders[s]
 	if before != nil {
-		if !before.failing && (before.link == 0 || slices.Equal(s.peer.Links, []int{before.link})) {
+		isSameLink := before.link == 0 || slices.Equal(s.peer.Links, []int{before.link})
+		if isSameLink && !before.failing {
 			return nil
 		}
 
@@ -195,7 +217,7 @@ func (t *thread) openSender(s *session) error {
 	}
 
 	if s.peer.Interface != "" && len(s.peer.Links) == 0 {
-		return nil // see trouble
+		return nil // setTrouble reports it
 	}
 
 	o, err := openSender(s.peer, t.ports, rt.Random())
@@ -208,24 +230,28 @@ func (t *thread) openSender(s *session) error {
 	return nil
 }
 
-// trouble notes why the session cannot work, or that it can.
-func (t *thread) trouble(s *session, err error) {
-	var now trouble
-	switch err = cmp.Or(err, t.troubles[kindOf(s.peer)]); {
+// setTrouble sets the reason why the session cannot send or receive, given the error of its sender; no trouble if it
+// can.
+func (t *thread) setTrouble(s *session, err error) {
+	err = cmp.Or(err, t.troubles[kindOf(s.peer)])
+	var after trouble
+	switch {
 	case len(s.peer.Links) == 0 && s.peer.Interface != "":
-		now = trouble{text: "there is no interface " + s.peer.Interface}
+		after.text = "there is no interface " + s.peer.Interface
 	case len(s.peer.Links) == 0:
-		now = trouble{text: fmt.Sprintf("%s is on no link of the node", s.peer.Address)}
+		after.text = fmt.Sprintf("%s is on no link of the node", s.peer.Address)
 	case err != nil:
-		now = trouble{true, err.Error()}
+		after = trouble{refused: true, text: err.Error()}
 	}
 
-	if now != s.trouble {
-		s.trouble = now
+	if after != s.trouble {
+		s.trouble = after
 		t.table.version++
 	}
 }
 
+// closeSender closes the socket of a session, and frees its port.
+// close closes all sockets.
 func (t *thread) closeSender(s *session) {
 	o := t.senders[s]
 	o.close()
@@ -233,23 +259,26 @@ func (t *thread) closeSender(s *session) {
 	delete(t.senders, s)
 }
 
-// sweep closes the sockets of sessions that ended.
-func (t *thread) sweep() {
+// closeEnded closes the sockets of sessions that have ended.
+// close closes all sockets.
+func (t *thread) closeEnded() {
 	if len(t.senders) <= len(t.table.sessions) {
 		return
 	}
 
 	for s := range t.senders {
-		if s.ended() {
+		if s.hasEnded() {
 			t.closeSender(s)
 		}
 	}
 }
 
-// receive reads what wait found, as far as the sessions' allowances reach.
+// receive reads the sockets that wait has found readable, within the sessions' allowances.
 func (t *thread) receive() {
-	if now := rt.Boottime(); now >= t.since+readWindow {
-		t.since, t.spent = now, false
+	at := rt.Boottime()
+	if at >= t.windowStart+readWindow {
+		t.windowStart = at
+		t.throttled = false
 		for _, l := range t.listeners {
 			for _, s := range l.slots {
 				s.reads = 0
@@ -260,7 +289,7 @@ func (t *thread) receive() {
 	for i, s := range t.polled {
 		for t.poll[i+1].Revents != 0 {
 			if s.reads >= s.session.allowance() {
-				t.spent = true
+				t.throttled = true
 				break
 			}
 
@@ -286,33 +315,35 @@ func (t *thread) transmit(s *session, p *packet) {
 
 	p.marshal(&t.out)
 	err := rt.Send(o.fd, t.out[:], o.to)
-	if o.failing = err != nil; o.failing || s.trouble.refused {
-		if err != nil {
-			err = fmt.Errorf("send: %w", err)
-			t.retry = true
-		}
-
-		t.trouble(s, err)
+	o.failing = err != nil
+	if err != nil {
+		err = fmt.Errorf("send: %w", err)
+		t.retry = true
+	}
+	if o.failing || s.trouble.refused {
+		t.setTrouble(s, err)
 	}
 }
 
-// report reports changes at once, and counters now and then. The last report counts: one that nobody took is replaced.
-func (t *thread) report(now time.Duration) {
+// report reports changes at once, and counters every reportInterval. It replaces a report that was not read yet.
+func (t *thread) report(at time.Duration) {
 	changed := t.table.version != t.reported
-	if !changed && now < t.refreshAt || now < t.reportAt {
+	if !changed && at < t.refreshAt || at < t.reportAt {
 		return
 	}
 
-	t.reported, t.reportAt, t.refreshAt = t.table.version, now+leastReport, now+reportInterval
+	t.reported = t.table.version
+	t.reportAt = at + minReportInterval
+	t.refreshAt = at + reportInterval
 	select {
 	case <-t.notices:
 	default:
 	}
 
-	t.notices <- t.table.statuses(now) // nobody else sends
+	t.notices <- t.table.statuses(at) // does not block: there is no other sender
 }
 
-// due is when step has something to do next.
+// due returns the time at which step must run next.
 func (t *thread) due() time.Duration {
 	next := min(t.table.due(rt.Boottime()), t.refreshAt)
 	if t.retry && !t.stopping.Load() {
@@ -323,27 +354,22 @@ func (t *thread) due() time.Duration {
 		next = min(next, t.reportAt)
 	}
 
-	if t.spent {
-		next = min(next, t.since+readWindow)
+	if t.throttled {
+		next = min(next, t.windowStart+readWindow)
 	}
 
 	return next
 }
 
-// wait returns when there is something to read or to do, or after a time; where reading is false, only for the latter
-// two.
+// wait returns after a time, when the event wakes it or, with reading, when a packet can be read.
 func (t *thread) wait(d time.Duration, reading bool) {
-	t.poll, t.polled = append(t.poll[:0], unix.PollFd{}), t.polled[:0]
+	t.poll = append(t.poll[:0], unix.PollFd{})
+	t.polled = t.polled[:0]
 	for _, l := range t.listeners {
 		for _, s := range l.slots {
 			if reading && s.session != nil && s.reads < s.session.allowance() {
-				t.poll, t.polled = append(
-					t.poll,
-					unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN},
-				), append(
-					t.polled,
-					s,
-				)
+				t.poll = append(t.poll, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
+				t.polled = append(t.polled, s)
 			}
 		}
 	}
@@ -351,6 +377,7 @@ func (t *thread) wait(d time.Duration, reading bool) {
 	t.event.Wait(d, t.poll)
 }
 
+// close closes all sockets.
 func (t *thread) close() {
 	for s := range t.senders {
 		t.closeSender(s)

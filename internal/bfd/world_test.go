@@ -19,7 +19,7 @@ var (
 // world is two tables and the network between them, on virtual time.
 type world struct {
 	t      *testing.T
-	now    time.Duration
+	at     time.Duration
 	random *rand.Rand
 	ends   [2]*end
 	// delay of each packet, and up to so much more, so that packets overtake each other.
@@ -48,7 +48,7 @@ type flight struct {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 1)), delay: time.Millisecond, now: time.Hour}
+	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 1)), delay: time.Millisecond, at: time.Hour}
 	for i, a := range []netip.Addr{addressA, addressB} {
 		w.ends[i] = &end{table: newTable(w.random.Uint64), address: a}
 	}
@@ -65,7 +65,7 @@ func (w *world) set(i int, change ...func(*Peer)) {
 	for _, c := range change {
 		c(&p)
 	}
-	w.ends[i].table.set(w.now, []Peer{p})
+	w.ends[i].table.set(w.at, []Peer{p})
 }
 
 // both starts both ends.
@@ -76,22 +76,22 @@ func (w *world) both() {
 
 // run lets time pass.
 func (w *world) run(d time.Duration) {
-	for end := w.now + d; ; {
+	for end := w.at + d; ; {
 		next := end
 		for _, f := range w.wire {
 			next = min(next, f.at)
 		}
 		for _, e := range w.ends {
 			if !e.frozen {
-				next = min(next, max(e.table.due(w.now), w.now))
+				next = min(next, max(e.table.due(w.at), w.at))
 			}
 		}
-		w.now = next
+		w.at = next
 		w.deliver()
 		for i := range w.ends {
 			w.tick(i)
 		}
-		if w.now >= end {
+		if w.at >= end {
 			return
 		}
 	}
@@ -100,23 +100,23 @@ func (w *world) run(d time.Duration) {
 // until lets time pass until ok, for d at most, and returns how much it was.
 func (w *world) until(d time.Duration, what string, ok func() bool) time.Duration {
 	w.t.Helper()
-	began := w.now
+	began := w.at
 	for !ok() {
-		if w.now-began >= d {
+		if w.at-began >= d {
 			w.t.Fatalf("after %v not: %s\n%+v\n%+v", d, what, w.status(0), w.status(1))
 		}
 		w.run(time.Millisecond)
 	}
-	return w.now - began
+	return w.at - began
 }
 
 func (w *world) deliver() {
 	for _, f := range w.wire {
-		if e := w.ends[f.to]; f.at <= w.now && !e.deaf {
+		if e := w.ends[f.to]; f.at <= w.at && !e.deaf {
 			e.taken = append(e.taken, f)
 		}
 	}
-	w.wire = slices.DeleteFunc(w.wire, func(f flight) bool { return f.at <= w.now })
+	w.wire = slices.DeleteFunc(w.wire, func(f flight) bool { return f.at <= w.at })
 }
 
 // tick is what a thread does: it reads what came, then does what is due.
@@ -129,12 +129,12 @@ func (w *world) tick(i int) {
 		var b [packetLen]byte
 		f.packet.marshal(&b)
 		if s := e.table.byName["other"]; s != nil {
-			e.table.receive(w.now, s, b[:])
+			e.table.receive(w.at, s, b[:])
 		}
 	}
 	e.taken = nil
-	e.table.tick(w.now, func(_ *session, p *packet) {
-		f := flight{at: w.now + w.delay, from: w.now, to: 1 - i, packet: *p}
+	e.table.tick(w.at, func(_ *session, p *packet) {
+		f := flight{at: w.at + w.delay, from: w.at, to: 1 - i, packet: *p}
 		if w.spread > 0 {
 			f.at += time.Duration(w.random.Uint64N(uint64(w.spread)))
 		}
@@ -147,7 +147,7 @@ func (w *world) tick(i int) {
 
 // status is what an end knows of its first session.
 func (w *world) status(i int) Status {
-	all := w.ends[i].table.statuses(w.now)
+	all := w.ends[i].table.statuses(w.at)
 	if len(all) == 0 {
 		return Status{}
 	}
@@ -156,11 +156,13 @@ func (w *world) status(i int) Status {
 
 func (w *world) session(i int) *session { return w.ends[i].table.byName["other"] }
 
-func (w *world) is(i int, s State) func() bool { return func() bool { return w.status(i).State == s } }
+func (w *world) hasState(i int, s State) func() bool {
+	return func() bool { return w.status(i).State == s }
+}
 
 func (w *world) up() {
 	w.t.Helper()
-	w.until(5*time.Second, "both ends are up", func() bool { return w.is(0, Up)() && w.is(1, Up)() })
+	w.until(5*time.Second, "both ends are up", func() bool { return w.hasState(0, Up)() && w.hasState(1, Up)() })
 }
 
 // settled waits until both also use their intervals.
