@@ -161,7 +161,7 @@ func forgetNothing(tb testing.TB) {
 	}
 }
 
-// The cost of a sweep does not grow with the table: the kernel shows only what waits.
+// TestForgetInALargeTable: the cost of a sweep does not grow with the table: the kernel shows only what waits.
 func TestForgetInALargeTable(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		few := testing.AllocsPerRun(5, func() { forgetNothing(t) })

@@ -1,12 +1,18 @@
-// Package kubeproxy makes up for what kube-proxy does later than Holdfast.
+// Package kubeproxy observes kube-proxy on this node, and serves in its place until it is up to date.
 //
-//	Boot       whether kube-proxy has served since this node started, and whether its rules are still there
-//	Endpoints  for which Services kube-proxy does not serve the endpoints on this node yet
-//	HeadStart  leads connections to the endpoints of new addresses until kube-proxy does
-//	Sweeper    forgets connection attempts that kube-proxy sent to endpoints on dead nodes, and ended connections to addresses
-//	           that move here
+//	Boot       observes whether kube-proxy has served since the node started, and whether its rules exist
+//	Endpoints  finds the Services whose endpoints on this node kube-proxy does not serve yet
+//	HeadStart  translates connections to new addresses until kube-proxy does
+//	Sweeper    deletes the conntrack entries of attempts to reach endpoints on dead nodes, and of ended
+//	           connections to addresses that move here
 //
-// The package takes no decisions, and changes no tables but its own.
+// Each has a Run, and those with a desired state have a Set:
+//
+//	boot := kubeproxy.New(kubeproxy.Config{Log: log, Livez: "127.0.0.1:10256", Kick: kick})
+//	go boot.Run(ctx)
+//	if boot.Served() && len(boot.RulesGone()) == 0 { … } // the node can forward
+//
+// The package takes no decisions. It changes no nftables table but its own two.
 package kubeproxy
 
 import (
@@ -30,37 +36,41 @@ import (
 )
 
 const (
-	// interval is the time between two checks before kube-proxy has served, rulesInterval between two later ones. A
-	// check takes a millisecond.
-	interval, rulesInterval = 250 * time.Millisecond, 500 * time.Millisecond
-	// lossTime is how long rules must be missing: a kube-proxy that starts in another mode removes the rules of the
-	// former mode before it makes its own.
+	// interval is the time between two checks before kube-proxy has served. A check takes a millisecond.
+	interval = 250 * time.Millisecond
+	// rulesInterval is the time between two checks afterwards.
+	rulesInterval = 500 * time.Millisecond
+	// lossTime is the time for which rules must be missing to count as gone: a kube-proxy that starts in another mode
+	// removes the rules of the former mode before it makes its own.
 	lossTime = 2 * time.Second
 )
 
-// Config is what a Boot needs.
+// Config configures a Boot.
 type Config struct {
 	Log *slog.Logger
-	// Livez is host and port of kube-proxy's health endpoint; "" without kube-proxy: the Boot does not wait, and
-	// forgets that one has served.
+	// Livez is the host and port of kube-proxy's health endpoint. It is empty on a node without kube-proxy: then the
+	// Boot does not wait, and deletes the record that one has served.
 	Livez string
 	// Kick is called when kube-proxy has served, and when its rules are gone or back.
 	Kick func()
 }
 
-// Boot is the time between the start of a node and its kube-proxy's first service. Until then the node must not
-// announce any address, because it cannot forward the traffic. Afterwards kube-proxy's rules stay in the kernel while
-// it restarts. A Boot that saw rules notices when they are gone, as after "nft flush ruleset": kube-proxy may take up
-// to an hour to make them again.
+// Boot observes whether kube-proxy has served since the node started. Until then the node must not announce any
+// address, because it cannot forward the traffic. Afterwards kube-proxy's rules stay in the kernel while kube-proxy
+// restarts.
+//
+// Boot also detects when the rules are gone, as after "nft flush ruleset": kube-proxy may take up to an hour to make
+// them again.
 type Boot struct {
 	config Config
-	// find looks for a sign of kube-proxy, and rules for the families that have its rules. Tests replace both.
+	// find returns the strongest sign of kube-proxy, and rules the families that have its rules. Tests replace both.
 	find  func(context.Context) sign
 	rules func() ([]lb.Family, error)
-	// looked is closed after the first check.
-	looked chan struct{}
+	// checked is closed after the first check.
+	checked chan struct{}
 	// last is the sign of the last check.
-	last   atomic.Int32
+	last atomic.Int32
+	// served reports whether kube-proxy has served.
 	served atomic.Bool
 	// gone are the families whose rules are gone; nil for none.
 	gone atomic.Pointer[[]lb.Family]
@@ -68,37 +78,39 @@ type Boot struct {
 
 // New returns a Boot that has not checked yet.
 func New(c Config) *Boot {
-	b := &Boot{config: c, looked: make(chan struct{}), rules: ruled}
-	b.find = func(ctx context.Context) sign { return look(ctx, c.Livez) }
+	b := &Boot{config: c, checked: make(chan struct{}), rules: familiesWithRules}
+	b.find = func(ctx context.Context) sign { return findSign(ctx, c.Livez) }
 	if c.Livez == "" {
 		b.served.Store(true)
-		close(b.looked)
+		close(b.checked)
 	}
 
 	return b
 }
 
-// Served reports whether kube-proxy has served since the node started, as far as the signs show.
+// Served reports whether kube-proxy has served since the node started, according to the signs.
 func (b *Boot) Served() bool { return b.served.Load() }
 
 // RulesGone returns the families whose rules were in the kernel and are gone.
 func (b *Boot) RulesGone() []lb.Family {
-	if gone := b.gone.Load(); gone != nil {
-		return *gone
+	gone := b.gone.Load()
+	if gone == nil {
+		return nil
 	}
-	return nil
+	return *gone
 }
 
-// Looked returns a channel that is closed after the first check; before that, Served has no meaning.
-func (b *Boot) Looked() <-chan struct{} { return b.looked }
+// Looked returns a channel that is closed after the first check. Before that, Served has no meaning.
+func (b *Boot) Looked() <-chan struct{} { return b.checked }
 
-// Waiting describes the last sign of kube-proxy.
+// Waiting returns a clause about the last sign of kube-proxy, for logs and conditions.
 func (b *Boot) Waiting() string {
 	if b.config.Livez == "" {
 		return "it is not waited for"
 	}
 
-	if gone := b.RulesGone(); len(gone) > 0 {
+	gone := b.RulesGone()
+	if len(gone) > 0 {
 		return fmt.Sprintf("its rules are gone from the kernel: %s", lb.SomeOf(gone))
 	}
 
@@ -124,32 +136,32 @@ func (b *Boot) Run(ctx context.Context) error {
 	return nil
 }
 
-// await checks until kube-proxy has served, or ctx ends. It records the rules that there are then.
+// await checks until kube-proxy has served or ctx ends. Then it records the rules that exist.
 func (b *Boot) await(ctx context.Context, rules *seenRules) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	start := time.Now()
-	var seen steadySign
-	for first := true; ; first = false {
-		is := b.find(ctx)
+	var steady steadySign
+	for isFirst := true; ; isFirst = false {
+		found := b.find(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 
-		was := sign(b.last.Swap(int32(is)))
-		over := seen.observe(time.Now(), is)
-		if over {
-			b.observe(rules) // first: from now on rules that are gone count
-			b.pass(is, time.Since(start))
-		} else if first || is != was {
-			b.config.Log.Info("waiting for kube-proxy; this node announces nothing until kube-proxy has served", "found", b.Waiting())
+		before := sign(b.last.Swap(int32(found)))
+		suffices := steady.observe(time.Now(), found)
+		if suffices {
+			b.observe(rules) // before Served is true: from then on, missing rules count
+			b.pass(found, time.Since(start))
+		} else if isFirst || found != before {
+			b.config.Log.Info("waiting for kube-proxy; this node announces nothing until kube-proxy has served",
+				"found", b.Waiting())
 		}
 
-		if first {
-			close(b.looked)
+		if isFirst {
+			close(b.checked)
 		}
-
-		if over {
+		if suffices {
 			b.config.Kick()
 			return
 		}
@@ -162,7 +174,7 @@ func (b *Boot) await(ctx context.Context, rules *seenRules) {
 	}
 }
 
-// watch checks whether the rules that were seen are still there, until ctx ends.
+// watch checks until ctx ends whether the rules that were seen still exist.
 func (b *Boot) watch(ctx context.Context, seen *seenRules) {
 	tick := time.NewTicker(rulesInterval)
 	defer tick.Stop()
@@ -176,16 +188,17 @@ func (b *Boot) watch(ctx context.Context, seen *seenRules) {
 	}
 }
 
-// observe looks at the rules, and records whether some that were seen are gone.
+// observe reads the rules, and records the families whose rules are gone.
 func (b *Boot) observe(seen *seenRules) {
 	have, err := b.rules()
 	if err != nil {
-		return // the next look may know
+		return // the next check may succeed
 	}
 	b.setGone(seen.observe(time.Now(), have, families()))
 }
 
-// setGone records the families whose rules are gone. The next speaker is not to count on rules that are gone.
+// setGone records the families whose rules are gone. It deletes the record that kube-proxy has served, because the next
+// speaker must not rely on rules that are gone.
 func (b *Boot) setGone(gone []lb.Family) {
 	before := b.RulesGone()
 	if slices.Equal(before, gone) {
@@ -197,29 +210,24 @@ func (b *Boot) setGone(gone []lb.Family) {
 
 	record := Forget
 	if len(gone) > 0 {
-		b.config.Log.Error(
-			"the rules of kube-proxy are gone; this node leaves its addresses to nodes that have them",
-			"families",
-			gone,
-		)
+		b.config.Log.Error("the rules of kube-proxy are gone; this node leaves its addresses to nodes that have them",
+			"families", gone)
 	} else {
 		b.config.Log.Info("the rules of kube-proxy are back", "families", before)
 		record = marker().CreateEmpty
 	}
 
 	if err := record(); err != nil {
-		b.config.Log.Warn(
-			"the record that kube-proxy has served is wrong for the next speaker on this node",
-			"error",
-			err,
-		)
+		b.config.Log.Warn("the record that kube-proxy has served is wrong for the next speaker on this node",
+			"error", err)
 	}
 }
 
-func (b *Boot) pass(by sign, after time.Duration) {
+// pass ends the wait by a sign, and records for the next speaker that kube-proxy has served.
+func (b *Boot) pass(found sign, after time.Duration) {
 	b.served.Store(true)
 	b.config.Log.Info("kube-proxy has served", "found", b.Waiting(), "after", after.Round(time.Millisecond))
-	if by == servedBefore {
+	if found == servedBefore {
 		return
 	}
 
@@ -228,9 +236,9 @@ func (b *Boot) pass(by sign, after time.Duration) {
 	}
 }
 
-// Where kube-proxy's rules are. In mode nftables kube-proxy makes its table and the rules in one transaction. In modes
+// Tables and chains of kube-proxy. In mode nftables it makes its table and the rules in one transaction. In modes
 // iptables and IPVS (visible if iptables uses nf_tables) it makes its first chains and the jump to them before their
-// rules, and iptablesChain together with these. A firewall's tool that flushes rules may leave the chains.
+// rules, and iptablesChain together with the rules. A firewall tool that flushes rules may leave the chains.
 const (
 	nftablesTable, nftablesHook, nftablesServices = "kube-proxy", "nat-prerouting", "services"
 	iptablesTable, iptablesHook, iptablesServices = "nat", "PREROUTING", "KUBE-SERVICES"
@@ -241,23 +249,26 @@ const (
 // of the node.
 const markerTable = "holdfast-booted"
 
+// marker returns the table that is the record.
 func marker() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: markerTable} }
 
-// look returns the strongest sign of kube-proxy, whose health endpoint is at livez.
-func look(ctx context.Context, livez string) sign {
-	if seen := rules(); seen >= oneFamily {
-		return seen
+// findSign returns the strongest sign of kube-proxy. Its health endpoint is at livez.
+func findSign(ctx context.Context, livez string) sign {
+	inKernel := kernelSign()
+	if inKernel >= oneFamily {
+		return inKernel
 	}
 	return askLivez(ctx, livez)
 }
 
-// rules returns the strongest sign in the kernel, silent without any. It takes an unreadable table for a missing one.
-func rules() sign {
+// kernelSign returns the strongest sign in the kernel; silent if there is none. A table that cannot be read counts as
+// missing.
+func kernelSign() sign {
 	if marker().Exists() {
 		return servedBefore
 	}
 
-	switch found, _ := ruled(); len(found) {
+	switch found, _ := familiesWithRules(); len(found) {
 	case 0:
 		return silent
 	case len(families()):
@@ -267,20 +278,20 @@ func rules() sign {
 	return oneFamily
 }
 
-// ruled returns the families for which kube-proxy's rules are in the kernel, and lead packets to Services.
-func ruled() (found []lb.Family, err error) {
+// familiesWithRules returns the families for which the kernel has kube-proxy's rules and the jump to them.
+func familiesWithRules() (found []lb.Family, err error) {
 	for _, f := range families() {
-		has, fault := hasRules(f)
+		has, readErr := hasRules(f)
 		if has {
 			found = append(found, f)
 		}
-
-		err = errors.Join(err, fault)
+		err = errors.Join(err, readErr)
 	}
 
 	return found, err
 }
 
+// hasRules reports whether the kernel has kube-proxy's rules for a family, and the jump to them.
 func hasRules(f lb.Family) (bool, error) {
 	number := byte(unix.NFPROTO_IPV4)
 	if f == lb.IPv6 {
@@ -289,7 +300,7 @@ func hasRules(f lb.Family) (bool, error) {
 
 	own := nft.Table{Family: number, Name: nftablesTable}
 	if _, err := own.Handle(); err == nil {
-		// A table of another layout counts: it is some version's.
+		// A table with an unknown layout counts: another version may have made it.
 		if known, err := own.HasChain(nftablesHook); !known {
 			return err == nil, err
 		}
@@ -309,13 +320,13 @@ func hasRules(f lb.Family) (bool, error) {
 	return shared.HasJump(iptablesHook, iptablesServices)
 }
 
-// families returns the families that kube-proxy makes rules for: all that the node's kernel has enabled, whatever the
-// families of the cluster.
+// families returns the families for which kube-proxy makes rules: all that the kernel has enabled, even if the cluster
+// uses only one.
 func families() []lb.Family {
 	out := []lb.Family{lb.IPv4}
 	_, err := os.Stat("/proc/net/if_inet6")
-	off, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
-	if err == nil && strings.TrimSpace(string(off)) != "1" {
+	disabled, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+	if err == nil && strings.TrimSpace(string(disabled)) != "1" {
 		out = append(out, lb.IPv6)
 	}
 
@@ -325,39 +336,40 @@ func families() []lb.Family {
 // Forget deletes the record that kube-proxy has served, so that an uninstalled speaker leaves nothing behind.
 func Forget() error { return marker().Delete() }
 
-// sign is an observation of kube-proxy, the stronger ones last.
+// sign is an observation of kube-proxy. A greater value is a stronger sign.
 type sign int32
 
 const (
-	// silent: nothing listens on the address of kube-proxy.
+	// silent means that no program listens on the address of kube-proxy.
 	silent sign = iota
-	// unready: a server listens, and does not report that it is healthy.
+	// unready means that a server listens but does not report that it is healthy.
 	unready
-	// live: it reports that it is healthy. kube-proxy does so from its start, before it has made any rule.
+	// live means that the server reports that it is healthy. kube-proxy does so from its start, before it has made
+	// rules.
 	live
-	// oneFamily: its rules exist for one of the node's families.
+	// oneFamily means that rules exist for one of the node's families.
 	oneFamily
-	// allFamilies: its rules exist for all families of the node.
+	// allFamilies means that rules exist for all families of the node.
 	allFamilies
-	// servedBefore: an earlier speaker recorded that kube-proxy has served since the node started.
+	// servedBefore means that an earlier speaker has recorded that kube-proxy has served since the node started.
 	servedBefore
 )
 
 // never is longer than any sign lasts.
 const never = time.Duration(math.MaxInt64)
 
-// signs are how long each sign must last before the node counts as served, and a clause for logs and conditions.
+// signs has for each sign the time for which it must last until kube-proxy counts as serving, and a clause for logs and
+// conditions.
 var signs = [...]struct {
 	lasts time.Duration
 	text  string
 }{
-	// On nodes without kube-proxy an unknown program serves, which has no health endpoint here.
+	// On a node without kube-proxy, an unknown program without this health endpoint serves.
 	silent:  {30 * time.Second, "nothing listens on ADDRESS"},
 	unready: {never, "the server on ADDRESS does not report that it is healthy"},
-	// If its rules are invisible (iptables without nf_tables, another proxy in its place), allow the time to read all
-	// Services.
+	// The rules may be invisible (iptables without nf_tables, or another proxy). Allow the time to read all Services.
 	live: {10 * time.Second, "it answers on ADDRESS, but its rules are not visible"},
-	// kube-proxy treats its families independently, and may never make the rules of one.
+	// kube-proxy handles families independently, and may never make the rules of one of them.
 	oneFamily:    {2 * time.Second, "its rules exist for one IP family"},
 	allFamilies:  {0, "its rules are in the kernel"},
 	servedBefore: {0, "it has served since the node started"},
@@ -368,30 +380,30 @@ func (s sign) describe(address string) string {
 	return strings.Replace(signs[s].text, "ADDRESS", address, 1)
 }
 
-// steadySign is a sign and the time of its first observation in a row. It is pure: the time is an argument.
+// steadySign is the last sign, and the time since when it is the same. It is pure: the time is an argument.
 type steadySign struct {
 	sign  sign
 	since time.Time
 }
 
 // observe records a sign, and reports whether it has lasted long enough.
-func (l *steadySign) observe(now time.Time, is sign) bool {
-	if l.since.IsZero() || is != l.sign {
-		*l = steadySign{is, now}
+func (l *steadySign) observe(at time.Time, found sign) bool {
+	if l.since.IsZero() || found != l.sign {
+		*l = steadySign{found, at}
 	}
-	return now.Sub(l.since) >= signs[is].lasts
+	return at.Sub(l.since) >= signs[found].lasts
 }
 
-// seenRules are the families whose rules were seen. It is pure: the time is an argument.
+// seenRules holds the families whose rules were seen. It is pure: the time is an argument.
 type seenRules struct {
 	families []lb.Family
-	// missing is when rules of one of them were first found missing; the zero Time while all are there.
+	// missing is the time since when rules of one of them have been missing; the zero Time if all exist.
 	missing time.Time
 }
 
-// observe records which of a node's families have rules, and returns those whose rules have been missing for long
-// enough. A family counts that the node still has.
-func (s *seenRules) observe(now time.Time, have, all []lb.Family) (gone []lb.Family) {
+// observe records which of the node's families have rules. It returns the families whose rules were seen and have been
+// missing for lossTime. A family that the node no longer has does not count.
+func (s *seenRules) observe(at time.Time, have, all []lb.Family) (gone []lb.Family) {
 	for _, f := range all {
 		switch {
 		case slices.Contains(have, f):
@@ -407,21 +419,21 @@ func (s *seenRules) observe(now time.Time, have, all []lb.Family) (gone []lb.Fam
 	case len(gone) == 0:
 		s.missing = time.Time{}
 	case s.missing.IsZero():
-		s.missing = now
+		s.missing = at
 	}
 
-	if now.Sub(s.missing) < lossTime {
+	if at.Sub(s.missing) < lossTime {
 		return nil
 	}
 
 	return gone
 }
 
-// requestTimeout limits one HTTP request to kube-proxy.
+// requestTimeout is the timeout of an HTTP request to kube-proxy's health endpoint.
 const requestTimeout = time.Second
 
-// newClient returns a client that talks to kube-proxy itself: it ignores redirects and the environment's proxy
-// settings.
+// newClient returns a client that connects to kube-proxy directly: it follows no redirect, and ignores the proxy
+// settings of the environment.
 func newClient(timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout:       timeout,
@@ -430,7 +442,7 @@ func newClient(timeout time.Duration) *http.Client {
 	}
 }
 
-// get requests a page of kube-proxy, and reports whether a server listens there.
+// get requests a page of kube-proxy. It reports whether a server listens there, even on an error.
 func get(ctx context.Context, client *http.Client, page string) (response *http.Response, listens bool, err error) {
 	ctx = httptrace.WithClientTrace(
 		ctx,
@@ -445,7 +457,8 @@ func get(ctx context.Context, client *http.Client, page string) (response *http.
 	return response, listens, err
 }
 
-// askLivez requests the health of kube-proxy at host and port. A server without the path is not kube-proxy.
+// askLivez requests the health of kube-proxy at a host and port, and returns it as a sign. A server without the path is
+// not kube-proxy.
 func askLivez(ctx context.Context, address string) sign {
 	response, listens, err := get(ctx, newClient(requestTimeout), address+"/livez")
 	if err != nil && !listens {

@@ -21,7 +21,7 @@ import (
 func TestSuffices(t *testing.T) {
 	type look struct {
 		after time.Duration
-		is    sign
+		found sign
 		want  bool
 	}
 	for _, tt := range []struct {
@@ -42,10 +42,10 @@ func TestSuffices(t *testing.T) {
 		}},
 	} {
 		var seen steadySign
-		now := time.Now()
+		at := time.Now()
 		for i, l := range tt.looks {
-			now = now.Add(l.after)
-			if got := seen.observe(now, l.is); got != l.want {
+			at = at.Add(l.after)
+			if got := seen.observe(at, l.found); got != l.want {
 				t.Errorf("%s, look %d: %t", tt.name, i, got)
 			}
 		}
@@ -65,7 +65,7 @@ func TestSeenRules(t *testing.T) {
 		looks []look
 	}{
 		{"all is well", []look{{0, both, both, "[]"}, {time.Hour, both, both, "[]"}}},
-		{"rules that nobody can see", []look{{0, nil, both, "[]"}, {time.Hour, nil, both, "[]"}}},
+		{"rules that are invisible", []look{{0, nil, both, "[]"}, {time.Hour, nil, both, "[]"}}},
 		{"flushed", []look{{0, both, both, "[]"}, {time.Second, nil, both, "[]"}, {2*time.Second - 1, nil, both, "[]"}, {1, nil, both, "[IPv4 IPv6]"},
 			{time.Hour, nil, both, "[IPv4 IPv6]"}}},
 		{"and back, family by family", []look{{0, both, both, "[]"}, {0, nil, both, "[]"}, {time.Minute, nil, both, "[IPv4 IPv6]"},
@@ -77,10 +77,10 @@ func TestSeenRules(t *testing.T) {
 		{"one family", []look{{0, both, both, "[]"}, {0, six, both, "[]"}, {2 * time.Second, six, both, "[IPv4]"}}},
 	} {
 		var seen seenRules
-		now := time.Now()
+		at := time.Now()
 		for i, l := range tt.looks {
-			now = now.Add(l.after)
-			if got := fmt.Sprint(seen.observe(now, l.have, l.all)); got != l.want {
+			at = at.Add(l.after)
+			if got := fmt.Sprint(seen.observe(at, l.have, l.all)); got != l.want {
 				t.Errorf("%s, look %d: %s, want %s", tt.name, i, got, l.want)
 			}
 		}
@@ -154,7 +154,7 @@ func TestLivez(t *testing.T) {
 		{"it lives, on a node that is to go", answer(200, 503), live},
 		{"it is not well", answer(503, 200), unready},
 		{"another program", answer(404, 200), silent},
-		{"one that leads elsewhere", func(w http.ResponseWriter, r *http.Request) {
+		{"a server that redirects", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
 		}, unready},
 		{"it hangs", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, unready},
@@ -206,7 +206,8 @@ func TestStranded(t *testing.T) {
 	})
 }
 
-// TestMoved: ended connections to an address are forgotten when its relay begins, once, and again if the kernel refused that.
+// TestMoved: ended connections to an address are forgotten when its relay begins, once, and again if the kernel refused
+// that.
 func TestMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()

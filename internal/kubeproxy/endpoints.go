@@ -3,6 +3,7 @@ package kubeproxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,85 +19,89 @@ import (
 )
 
 const (
-	// askInterval is between two questions about a Service: a good part of what kube-proxy needs at least.
+	// askInterval is the time between two requests about a Service. kube-proxy needs longer for an update.
 	askInterval = 50 * time.Millisecond
-	// askTimeout limits one question.
+	// askTimeout is the timeout of a request.
 	askTimeout = 500 * time.Millisecond
-	// askPatience is how long nobody may answer: longer than a restart of kube-proxy takes.
+	// askPatience is the time without an answer after which a Service no longer waits. A restart of kube-proxy is
+	// shorter.
 	askPatience = 10 * time.Second
-	// mostAsked bounds the Services that are asked about, and atOnce the questions at a time, so that a burst costs no
-	// more.
-	mostAsked = 256
-	atOnce    = 8
+	// maxWaiting limits the Services that wait, and maxParallel the requests at a time. They limit the cost of a burst.
+	maxWaiting  = 256
+	maxParallel = 8
 )
 
-// HealthPort is where kube-proxy says how many endpoints of a Service it serves on the node: spec.healthCheckNodePort
-// of a Service with externalTrafficPolicy Local. It is on the node's addresses.
+// HealthPort is the port at which kube-proxy reports the number of a Service's endpoints that it serves on the node:
+// spec.healthCheckNodePort of a Service with externalTrafficPolicy Local.
 type HealthPort struct {
+	// Addresses are the addresses of the node.
 	Addresses []netip.Addr
-	Port      uint16
-	// HeadStart reports whether what arrives is served as long as kube-proxy does not know the Service, and the port is
-	// closed.
+	// Port is the port number; 0 for none.
+	Port uint16
+	// HeadStart reports whether a HeadStart serves the Service. It is asked while the port is closed, because
+	// kube-proxy has not programmed the Service. It may be nil.
 	HeadStart func() bool
 }
 
-// Endpoints finds out for which Services kube-proxy does not serve the endpoints on this node yet. A node without a
-// local endpoint drops what arrives for a Service with externalTrafficPolicy Local, and kube-proxy learns of the first
-// one later than Holdfast: by its sync period, or its next start.
+// Endpoints finds the Services whose endpoints on this node kube-proxy does not serve yet. A node without a local
+// endpoint drops packets to a Service with externalTrafficPolicy Local, and kube-proxy learns of the first endpoint
+// later than Holdfast: after its sync period, or after its next start.
 type Endpoints struct {
 	log  *slog.Logger
 	kick func()
-	// ask returns how many endpoints kube-proxy serves. Tests replace it.
+	// ask returns the number of endpoints that kube-proxy serves. Tests replace it.
 	ask func(context.Context, netip.AddrPort) (int, error)
-	// more is signalled when there may be Services to ask about.
-	more lb.Signal
+	// wake makes Run ask about the Services that wait.
+	wake lb.Signal
 
 	mu sync.Mutex
-	// services maps each Service with an endpoint here to what is known; nil before the first Set.
-	services map[lb.Key]*asked
+	// services are the Services with an endpoint here; nil before the first Set.
+	services map[lb.Key]*localService
 }
 
-// asked is one Service that kube-proxy is asked about.
-type asked struct {
-	at HealthPort
-	// since when nobody has answered; the zero time if kube-proxy serves the Service here, or was given up.
+// localService is a Service with an endpoint on this node.
+type localService struct {
+	health HealthPort
+	// since is the time since when kube-proxy has not answered; the zero Time if the Service does not wait.
 	since time.Time
 }
 
-// NewEndpoints returns an Endpoints that asks nothing before Run, and calls kick when kube-proxy serves an endpoint.
+// NewEndpoints returns an Endpoints that calls kick when a Service no longer waits. It sends no request before Run.
 func NewEndpoints(log *slog.Logger, kick func()) *Endpoints {
 	client := newClient(askTimeout)
 	return &Endpoints{
 		log:  log,
 		kick: kick,
-		more: lb.NewSignal(),
+		wake: lb.NewSignal(),
 		ask: func(ctx context.Context, at netip.AddrPort) (int, error) {
 			return served(ctx, client, at)
 		},
 	}
 }
 
-// Set makes these the Services with an endpoint on this node, and returns those that kube-proxy does not serve here
-// yet. Those of the first call were there before this process: it asks about later ones only.
+// Set sets the Services with an endpoint on this node, and returns the Services that wait: kube-proxy does not serve
+// them here yet. Services of the first call do not wait, because their endpoints are older than this process.
 func (e *Endpoints) Set(services map[lb.Key]HealthPort) (waiting map[lb.Key]bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	first, now := e.services == nil, time.Now()
-	next := make(map[lb.Key]*asked, len(services))
-	for key, at := range services {
-		a := e.services[key]
-		if a == nil {
-			a = &asked{}
-			if !first && at.Port != 0 {
-				a.since = now
+	isFirst := e.services == nil
+	start := time.Now()
+	next := make(map[lb.Key]*localService, len(services))
+	for key, health := range services {
+		s := e.services[key]
+		if s == nil {
+			s = &localService{}
+			if !isFirst && health.Port != 0 {
+				s.since = start
 			}
 		}
+		s.health = health
+		next[key] = s
 
-		a.at, next[key] = at, a
 		switch {
-		case a.since.IsZero():
-		case len(waiting) == mostAsked:
-			a.since = time.Time{}
+		case s.since.IsZero():
+		case len(waiting) == maxWaiting:
+			s.since = time.Time{}
 		case waiting == nil:
 			waiting = map[lb.Key]bool{key: true}
 		default:
@@ -108,10 +113,10 @@ func (e *Endpoints) Set(services map[lb.Key]HealthPort) (waiting map[lb.Key]bool
 	return waiting
 }
 
-// Ask has Run ask about what waits: when the head starts of a plan are in force.
-func (e *Endpoints) Ask() { e.more.Kick() }
+// Ask makes Run ask about the Services that wait. It is called when the head starts of a plan are in force.
+func (e *Endpoints) Ask() { e.wake.Kick() }
 
-// Run asks until ctx ends, while there is something to ask.
+// Run sends requests after each Ask while a Service waits, until ctx ends.
 func (e *Endpoints) Run(ctx context.Context) error {
 	pause := time.NewTicker(askInterval)
 	defer pause.Stop()
@@ -119,10 +124,10 @@ func (e *Endpoints) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-e.more:
+		case <-e.wake:
 		}
 
-		for e.round(ctx) {
+		for e.askRound(ctx) {
 			select {
 			case <-ctx.Done():
 				return nil
@@ -132,16 +137,16 @@ func (e *Endpoints) Run(ctx context.Context) error {
 	}
 }
 
-// round asks once about every Service, and reports whether some are left.
-func (e *Endpoints) round(ctx context.Context) (left bool) {
+// askRound asks once about every Service that waits, and reports whether some still wait.
+func (e *Endpoints) askRound(ctx context.Context) (left bool) {
 	var group errgroup.Group
-	group.SetLimit(atOnce)
-	for key, a := range e.waiting() {
+	group.SetLimit(maxParallel)
+	for key, s := range e.waiting() {
 		group.Go(func() error {
-			if n, why := e.askAll(ctx, a.at); ctx.Err() == nil {
-				e.learn(key, a, n, why)
+			n, err := e.askAll(ctx, s.health)
+			if ctx.Err() == nil {
+				e.recordAnswer(key, s, n, err)
 			}
-
 			return nil
 		})
 	}
@@ -150,65 +155,68 @@ func (e *Endpoints) round(ctx context.Context) (left bool) {
 	return len(e.waiting()) > 0
 }
 
-// waiting returns the Services to ask about.
-func (e *Endpoints) waiting() map[lb.Key]asked {
+// waiting returns the Services that wait.
+func (e *Endpoints) waiting() map[lb.Key]localService {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	out := map[lb.Key]asked{}
-	for key, a := range e.services {
-		if !a.since.IsZero() {
-			out[key] = *a
+	out := map[lb.Key]localService{}
+	for key, s := range e.services {
+		if !s.since.IsZero() {
+			out[key] = *s
 		}
 	}
 
 	return out
 }
 
-// askAll asks at the node's addresses until one answers: kube-proxy need not listen on all.
-func (e *Endpoints) askAll(ctx context.Context, at HealthPort) (n int, why error) {
-	why = fmt.Errorf("the node has no address")
-	for _, address := range at.Addresses {
-		if n, why = e.ask(ctx, netip.AddrPortFrom(address, at.Port)); why == nil {
+// askAll asks at one address of the node after another until one answers: kube-proxy may listen on some of them only.
+func (e *Endpoints) askAll(ctx context.Context, health HealthPort) (n int, err error) {
+	err = errors.New("the node has no address")
+	for _, address := range health.Addresses {
+		n, err = e.ask(ctx, netip.AddrPortFrom(address, health.Port))
+		if err == nil {
 			return n, nil
 		}
 	}
-
-	return 0, why
+	return 0, err
 }
 
-// learn notes an answer. Where nobody answers for askPatience something other than kube-proxy may serve, without a
-// health port; where kube-proxy says that it serves no endpoint it drops what arrives, and that is waited out.
-func (e *Endpoints) learn(key lb.Key, was asked, n int, why error) {
-	led := why != nil && was.at.HeadStart != nil && was.at.HeadStart()
-	e.mu.Lock()
-	a := e.services[key]
-	known := a != nil && a.since.Equal(was.since) && a.at.Port == was.at.Port
-	done := known && (n > 0 || led || why != nil && time.Since(a.since) > askPatience)
-	switch {
-	case done:
-		a.since = time.Time{}
-	case known && why == nil:
-		a.since = time.Now()
-	}
-
-	e.mu.Unlock()
-	if !done {
+// recordAnswer records the answer of kube-proxy about a Service, and kicks if the Service no longer waits. Without an
+// answer for askPatience another program may serve, without a health port. If kube-proxy answers that it serves no
+// endpoint, it drops packets, and the Service waits as long as that lasts.
+func (e *Endpoints) recordAnswer(key lb.Key, before localService, n int, err error) {
+	hasHeadStart := err != nil && before.health.HeadStart != nil && before.health.HeadStart()
+	if !e.update(key, before, n, err, hasHeadStart) {
 		return
 	}
 
-	if why != nil && !led {
-		e.log.Warn(
-			"kube-proxy does not say whether it serves the endpoints here; the Service is announced without its word",
-			"service",
-			key,
-			"port",
-			was.at.Port,
-			"error",
-			why,
-		)
+	if err != nil && !hasHeadStart {
+		e.log.Warn("kube-proxy does not say whether it serves the endpoints here; "+
+			"the Service is announced without its word", "service", key, "port", before.health.Port, "error", err)
+	}
+	e.kick()
+}
+
+// update updates a Service after an answer, and reports whether it no longer waits. It does nothing if Set has changed
+// the Service meanwhile.
+func (e *Endpoints) update(key lb.Key, before localService, n int, err error, hasHeadStart bool) (done bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.services[key]
+	isCurrent := s != nil && s.since.Equal(before.since) && s.health.Port == before.health.Port
+	if !isCurrent {
+		return false
 	}
 
-	e.kick()
+	isTooLong := err != nil && time.Since(s.since) > askPatience
+	if n > 0 || hasHeadStart || isTooLong {
+		s.since = time.Time{}
+		return true
+	}
+	if err == nil {
+		s.since = time.Now()
+	}
+	return false
 }
 
 // Waiting returns the Services that kube-proxy does not serve here yet.
@@ -216,8 +224,8 @@ func (e *Endpoints) Waiting() []lb.Key {
 	return slices.SortedFunc(maps.Keys(e.waiting()), lb.Key.Compare)
 }
 
-// served asks kube-proxy how many endpoints of a Service it serves on this node. It answers 503 for none. One that
-// accepts the connection and says nothing is stalled, and serves none that is new.
+// served asks kube-proxy for the number of a Service's endpoints that it serves on this node. It answers 503 for none.
+// A kube-proxy that accepts the connection and does not answer is stalled, and serves no new endpoint.
 func served(ctx context.Context, client *http.Client, at netip.AddrPort) (int, error) {
 	response, listens, err := get(ctx, client, at.String()+"/healthz")
 	if err != nil && listens {

@@ -94,7 +94,8 @@ func TestEndpoints(t *testing.T) {
 	})
 }
 
-// TestNobodyAnswers: without a listener a Service waits for askPatience; with one that serves nothing, for as long as that takes.
+// TestNobodyAnswers: without a listener a Service waits for askPatience; with a kube-proxy that serves nothing, for as
+// long as that takes.
 func TestNobodyAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
@@ -133,16 +134,16 @@ func TestNobodyAnswers(t *testing.T) {
 	})
 }
 
-// TestEndpointsBounded: no more than mostAsked Services wait, and one without a health port does not.
+// TestEndpointsBounded: no more than maxWaiting Services wait, and one without a health port does not.
 func TestEndpointsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
 		a.set(nil)
 		var names []string
-		for i := range mostAsked + 10 {
+		for i := range maxWaiting + 10 {
 			names = append(names, fmt.Sprint(i))
 		}
-		if got := len(a.set(health(names...))); got != mostAsked {
+		if got := len(a.set(health(names...))); got != maxWaiting {
 			t.Errorf("%d wait", got)
 		}
 		if got := a.set(map[lb.Key]HealthPort{{Namespace: "default", Name: "portless"}: {}}); len(got) != 0 {

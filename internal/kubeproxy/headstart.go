@@ -13,37 +13,40 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// HeadStart leads connections to the endpoints of new addresses until kube-proxy does, which programs a new
-// address when it next synchronizes, a second later by default. Clients whose first SYN is lost wait for another
-// second.
+// HeadStart translates connections to new addresses to their endpoints until kube-proxy does. kube-proxy programs a new
+// address when it next synchronizes, a second later by default. A client whose first SYN is lost waits for a second
+// more.
 //
 // The table `inet holdfast-headstart` translates the destination of connections that no other program has translated:
-// its chains are behind kube-proxy's (-100), and conntrack translates a connection once. So kube-proxy takes over as
-// soon as it can, and a connection that was begun here stays what it is. Rules choose one of a frontend's slots at
-// random, of which as many are filled as it has endpoints.
+// its chains come after kube-proxy's (-100), and conntrack translates a connection once. So kube-proxy takes over as
+// soon as it can, and connections that began here stay unchanged. Each frontend has slots, and its endpoints fill the
+// first ones. Rules choose one of these at random.
 //
-// The source is translated as kube-proxy would: its mark (0x4000, the default of its masqueradeBit) has the node's
-// firewall treat the connection as kube-proxy's, and a chain behind kube-proxy's translates where no other rule did.
+// The source is translated as by kube-proxy. With kube-proxy's mark (0x4000, the default of its masqueradeBit) the
+// node's firewall treats the connection like kube-proxy's. A chain after kube-proxy's translates the source if no other
+// rule did.
 //
-// The content is short-lived: Set names what is new, and the kernel drops what a dead speaker leaves. Without new
-// addresses there is no table. What another program deletes or changes is not repaired before Set names something else:
-// who flushes the ruleset takes the filter too, and packets must not be led past it. Until then clients wait for
-// kube-proxy, as without a head start.
+// The content is short-lived: Set has only what is new, and the kernel deletes what a dead speaker leaves. Without new
+// addresses there is no table. Changes of other programs are not repaired before the next change of Set: a program that
+// flushes the ruleset deletes the filter too, and packets must not bypass it. Until then clients wait for kube-proxy,
+// as without a head start.
 type HeadStart struct {
 	*nft.Owned[*startImage]
 	layout *nft.Layout
-	// starts are those of the last Set, and taken their frontends.
+	// starts are the argument of the last Set.
 	starts []lb.Start
-	taken  map[frontend]bool
+	// taken is the buffer of image.
+	taken map[frontend]bool
 }
 
+// frontend is an address, a protocol and a port.
 type frontend struct {
 	address  netip.Addr
 	protocol string
 	port     uint16
 }
 
-// startImage is the table that leads to starts, each of another frontend.
+// startImage is the table with the translations of starts, each of another frontend.
 type startImage struct {
 	layout *nft.Layout
 	starts []lb.Start
@@ -56,19 +59,20 @@ func NewHeadStart(log *slog.Logger) *HeadStart {
 	return t
 }
 
-// TryHeadStart has the kernel check the table without an effect.
+// TryHeadStart asks the kernel whether it accepts the table, and changes nothing.
 func TryHeadStart() error { return headStartLayout().Try() }
 
-// Set has the kernel lead connections to exactly these frontends. It never fails: without it clients wait for
-// kube-proxy.
+// Set makes the kernel translate connections to exactly these frontends. It returns no error: without a head start,
+// clients wait for kube-proxy.
 func (t *HeadStart) Set(starts []lb.Start) {
 	t.Lock()
 	defer t.Unlock()
 	same := slices.EqualFunc(starts, t.starts, sameStart)
 	t.starts = starts
-	_ = t.Apply(same) // it logs; without it clients wait for kube-proxy
+	_ = t.Apply(same) // it logs
 }
 
+// sameStart reports whether two starts have the same elements.
 func sameStart(a, b lb.Start) bool {
 	return a.Service == b.Service &&
 		a.Address == b.Address &&
@@ -78,8 +82,8 @@ func sameStart(a, b lb.Start) bool {
 		slices.Equal(a.Endpoints, b.Endpoints)
 }
 
-// image is the table that leads to starts; none without them. Two Services claim one frontend only if another program
-// wrote a status. The kernel would refuse all.
+// image returns the table for the starts; nil without starts. If two Services claim one frontend, the first has it: the
+// kernel would refuse the whole table. They do so only if another program wrote a status.
 func (t *HeadStart) image(*startImage) *startImage {
 	if len(t.starts) == 0 {
 		return nil
@@ -88,8 +92,9 @@ func (t *HeadStart) image(*startImage) *startImage {
 	clear(t.taken)
 	img := &startImage{t.layout, make([]lb.Start, 0, len(t.starts))}
 	for _, s := range t.starts {
-		if at := (frontend{s.Address.Unmap(), s.Protocol, s.Port}); !t.taken[at] {
-			t.taken[at] = true
+		fe := frontend{s.Address.Unmap(), s.Protocol, s.Port}
+		if !t.taken[fe] {
+			t.taken[fe] = true
 			img.starts = append(img.starts, s)
 		}
 	}
@@ -105,27 +110,30 @@ func (img *startImage) From(old *startImage) nft.Change {
 	if old == nil {
 		old = &startImage{}
 	}
-	gone, come := nft.TrimCommon(old.starts, img.starts, sameStart)
-	return nft.Diff(startElements(gone), startElements(come))
+	before, after := nft.TrimCommon(old.starts, img.starts, sameStart)
+	return nft.Diff(startElements(before), startElements(after))
 }
 
-// Leads reports whether the kernel leads connections to each of these addresses of a Service to endpoints.
+// Leads reports whether the kernel translates connections to each of these addresses of a Service. It is false without
+// addresses.
 func (t *HeadStart) Leads(service lb.Key, addresses []netip.Addr) bool {
 	t.Lock()
 	defer t.Unlock()
-	led, _ := t.Enforced()
-	for _, a := range addresses {
-		led = led &&
-			slices.ContainsFunc(t.starts, func(s lb.Start) bool {
-				return s.Service == service &&
-					s.Address == a
-			})
+	isEnforced, _ := t.Enforced()
+	if !isEnforced || len(addresses) == 0 {
+		return false
 	}
 
-	return led && len(addresses) > 0
+	for _, a := range addresses {
+		isOfAddress := func(s lb.Start) bool { return s.Service == service && s.Address == a }
+		if !slices.ContainsFunc(t.starts, isOfAddress) {
+			return false
+		}
+	}
+	return true
 }
 
-// startElements are those of the sets.
+// startElements returns the elements of the sets.
 func startElements(starts []lb.Start) (list nft.Elements) {
 	for _, s := range starts {
 		f, key, ok := startKey(s)
@@ -137,45 +145,46 @@ func startElements(starts []lb.Start) (list nft.Elements) {
 			list.Put(masqueradeSet+f.Suffix, key, "")
 		}
 
-		for slot, to := range s.Endpoints[:min(slots, len(s.Endpoints))] {
-			at := key + string(nft.Native(uint32(slot)))
-			list.Put(endpointsMap+f.Suffix, at, string(to.Addr().Unmap().AsSlice()))
-			list.Put(portsMap+f.Suffix, at, nft.PortValue(to.Port()))
+		for slot, endpoint := range s.Endpoints[:min(slots, len(s.Endpoints))] {
+			slotKey := key + string(nft.Native(uint32(slot)))
+			list.Put(endpointsMap+f.Suffix, slotKey, string(endpoint.Addr().Unmap().AsSlice()))
+			list.Put(portsMap+f.Suffix, slotKey, nft.PortValue(endpoint.Port()))
 		}
 	}
 
 	return list
 }
 
+// headStartTable is the name of the table.
 const headStartTable = "holdfast-headstart"
 
-// The sets; with a family's suffix.
+// Names of the sets, without the family's suffix.
 const (
-	// endpointsMap has the address of the endpoint in each slot of a frontend, and portsMap its port. In one map, the
-	// nft command could not show them.
+	// endpointsMap maps a slot of a frontend to the address of its endpoint, and portsMap to the port. The nft command
+	// could not print them as one map.
 	endpointsMap = "endpoints"
 	portsMap     = "ports"
-	// masqueradeSet has the frontends whose endpoints see the node as the client.
+	// masqueradeSet holds the frontends whose endpoints see the node as the client.
 	masqueradeSet = "masquerade"
 )
 
-// slots is how many of a frontend's endpoints are used at most: enough to spread what comes within a second.
+// slots is the maximum number of a frontend's endpoints: enough to spread the connections of a second. It is a power of
+// 2.
 const slots = 8
 
-// Priorities of the chains: behind those of kube-proxy at prerouting and output (-100) and at postrouting (100).
+// Priorities of the chains: after kube-proxy's chains at prerouting and output (-100) and at postrouting (100).
 const (
 	behindDNAT       = -99
 	behindMasquerade = 101
 )
 
-// startTimeout is how long the kernel keeps what is not renewed: longer than any speaker wants it.
+// startTimeout is the time for which the kernel keeps an element. A speaker removes it earlier.
 const startTimeout = 2 * time.Minute
 
-// kubeProxyMark is the mark by which kube-proxy knows connections to masquerade; its KUBE-FORWARD chain accepts them
-// too.
+// kubeProxyMark is the mark of connections that kube-proxy masquerades. Its KUBE-FORWARD chain accepts them too.
 const kubeProxyMark = 1 << 14
 
-// startKey returns the key of a frontend; false if it is none.
+// startKey returns the key of a frontend. It returns false if the frontend is invalid or has no endpoints.
 func startKey(s lb.Start) (f nft.Family, key string, ok bool) {
 	a, f := s.Address.Unmap(), nft.IPv4()
 	if a.Is6() {
@@ -185,6 +194,7 @@ func startKey(s lb.Start) (f nft.Family, key string, ok bool) {
 	return f, nft.PortKey(a, number, s.Port), ok && a.IsValid() && len(s.Endpoints) > 0
 }
 
+// headStartLayout returns the layout of the table.
 func headStartLayout() *nft.Layout {
 	var sets []nft.Set
 	lead := nft.Chain{Name: "lead", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: behindDNAT}
@@ -220,7 +230,7 @@ func headStartLayout() *nft.Layout {
 			lead.Rules = append(lead.Rules, translate(f, among))
 		}
 
-		// By the original destination. No packet comes here whose source was translated before.
+		// Masquerade matches the original destination. Connections whose source is translated already skip this chain.
 		back.Rules = append(back.Rules, slices.Concat(f.Match(), f.Masquerade(masqueradeSet)))
 	}
 
@@ -228,7 +238,7 @@ func headStartLayout() *nft.Layout {
 	return nft.NewLayout(nft.Table{Family: unix.NFPROTO_INET, Name: headStartTable}, sets, chains)
 }
 
-// markStart has kube-proxy masquerade a connection to a frontend that asks for it.
+// markStart marks connections to the frontends in masqueradeSet, so that kube-proxy masquerades them.
 func markStart(f nft.Family) nft.Rule {
 	return slices.Concat(
 		f.Match(),
@@ -238,8 +248,8 @@ func markStart(f nft.Family) nft.Rule {
 	)
 }
 
-// translate leads a connection to the endpoint in one of the frontend's first slots. Where that is empty it is for the
-// next rule, which chooses among half of them.
+// translate translates a connection to the endpoint in one of the frontend's first slots, chosen at random. If the slot
+// is empty, the rule does not match, and the next rule chooses among half as many slots.
 func translate(f nft.Family, among uint32) nft.Rule {
 	choose := &expr.Numgen{Register: f.AfterPort(), Modulus: among, Type: unix.NFT_NG_RANDOM}
 	return slices.Concat(f.Match(), f.LoadFrontend(), nft.Expr(choose), f.DNAT(endpointsMap, portsMap))

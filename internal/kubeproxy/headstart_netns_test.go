@@ -34,7 +34,7 @@ func newStartWorld(t *testing.T) *startWorld {
 	w.node.Sysctl("ipv4/ip_forward", "1")
 	w.node.Sysctl("ipv6/conf/all/forwarding", "1")
 	w.client = w.node.Attach("eth0", []string{node4 + "/24", node6 + "/64"}, client4+"/24", client6+"/64")
-	// What nobody translates comes back to the client, which drops it.
+	// A packet that is not translated comes back to the client, which drops it.
 	w.node.AddDefault(client4, client6)
 	for i, a := range pods {
 		gateway4, gateway6 := netip.MustParseAddr(a[0]).Prev().String(), netip.MustParseAddr(a[1]).Prev().String()
@@ -130,7 +130,8 @@ const (
 	patient = 5 * time.Second
 )
 
-// TestHeadStart: new addresses are served by their endpoints, from outside and from the node, as the client or as the node.
+// TestHeadStart: new addresses are served by their endpoints, from outside and from the node, as the client or as the
+// node.
 func TestHeadStart(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newStartWorld(t)
@@ -174,8 +175,8 @@ func TestHeadStart(t *testing.T) {
 	})
 }
 
-// TestHeadStartEnds: what kube-proxy serves is kube-proxy's from the first connection on, and no open connection breaks, neither
-// then nor when the table goes.
+// TestHeadStartEnds: what kube-proxy serves is kube-proxy's from the first connection on, and no open connection
+// breaks, neither then nor when the table goes.
 func TestHeadStartEnds(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newStartWorld(t)
@@ -209,7 +210,8 @@ func TestHeadStartEnds(t *testing.T) {
 	})
 }
 
-// TestHeadStartDamage: what another program deletes comes back with the next new address and not before, and what a dead process left goes.
+// TestHeadStartDamage: what another program deletes comes back with the next new address and not before, and what a
+// dead process left goes.
 func TestHeadStartDamage(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newStartWorld(t)

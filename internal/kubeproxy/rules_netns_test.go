@@ -39,12 +39,12 @@ func TestRules(t *testing.T) {
 		node := nstest.Self(t)
 		nft := func(command string) func() { return func() { node.Output("nft", command) } }
 		for _, tt := range []struct {
-			name string
-			does func()
-			want sign
+			name   string
+			change func()
+			want   sign
 		}{
 			{"nothing", func() {}, silent},
-			{"somebody else's", nft("add table inet kube-proxy; add table ip nat; add chain ip nat KUBE-SERVICES"), silent},
+			{"another program's", nft("add table inet kube-proxy; add table ip nat; add chain ip nat KUBE-SERVICES"), silent},
 			{"iptables, chains that rules will lead to", nft("add chain ip nat KUBE-POSTROUTING; add table ip6 filter; add chain ip6 filter KUBE-MARK-MASQ"), silent},
 			{"iptables, the jump that precedes the rules", nft(fmt.Sprintf(iptablesChains+iptablesJump, "ip")), silent},
 			{"iptables, IPv4", nft(fmt.Sprintf(iptablesRules, "ip")), oneFamily},
@@ -75,8 +75,8 @@ func TestRules(t *testing.T) {
 				}
 			}, silent},
 		} {
-			tt.does()
-			if got := rules(); got != tt.want {
+			tt.change()
+			if got := kernelSign(); got != tt.want {
 				t.Errorf("%s: %s", tt.name, got.describe("it"))
 			}
 		}
@@ -120,8 +120,8 @@ func TestBoot(t *testing.T) {
 
 // TestRulesGone: a node whose kube-proxy has served, in any mode, loses the rules and gets them back.
 //
-// Trap: a reload of /etc/nftables.conf flushes the ruleset, and the node goes on announcing until kube-proxy syncs everything, after 30
-// seconds to an hour.
+// Trap: a reload of /etc/nftables.conf flushes the ruleset, and the node goes on announcing until kube-proxy syncs
+// everything, after 30 seconds to an hour.
 func TestRulesGone(t *testing.T) {
 	for mode, rules := range map[string]string{"nftables": nftablesRules, "iptables": iptablesRules} {
 		for _, loss := range []struct {
@@ -164,8 +164,8 @@ func testRulesGone(t *testing.T, rules, command, want string) {
 	}
 }
 
-// TestSyncIsNoLoss: while kube-proxy replaces all its rules, again and again, they are not missing from one look of Boot to the next. A single
-// look may fall into a replacement, since it reads tables and chains one after the other.
+// TestSyncIsNoLoss: while kube-proxy replaces all its rules, again and again, they are not missing from one look of
+// Boot to the next. A single look may fall into a replacement, since it reads tables and chains one after the other.
 func TestSyncIsNoLoss(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
@@ -187,7 +187,7 @@ func TestSyncIsNoLoss(t *testing.T) {
 					over = true
 				default:
 				}
-				found, err := ruled()
+				found, err := familiesWithRules()
 				switch {
 				case err != nil:
 				case len(found) == 2:
@@ -206,8 +206,8 @@ func TestSyncIsNoLoss(t *testing.T) {
 // pair is a connection to the Service: the client's end and the endpoint's.
 type pair struct{ client, endpoint *net.TCPConn }
 
-// TestForgetEnded: connections that have ended are forgotten. What is open, half closed, or waits for the last data to come
-// again, stays, and the client gets all of it.
+// TestForgetEnded: connections that have ended are forgotten. What is open, half closed, or waits for the last data to
+// come again, stays, and the client gets all of it.
 func TestForgetEnded(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		for _, w := range attemptWorlds {
@@ -233,8 +233,8 @@ func (w attemptWorld) testEnded(t *testing.T) {
 	_, err = io.ReadAll(half.endpoint)
 	must(t, err)
 
-	// Both sides close, and the endpoint's last data does not arrive: it is sent again, or the client asks for a sign of life, and the
-	// state is TIME_WAIT.
+	// Both sides close, and the endpoint's last data does not arrive: it is sent again, or the client asks for a sign
+	// of life, and the state is TIME_WAIT.
 	must(t, unheard.client.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second}))
 	must(t, unheard.client.CloseWrite())
 	_, err = io.ReadAll(unheard.endpoint)

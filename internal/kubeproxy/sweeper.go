@@ -19,37 +19,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sweepTimes are the delays, after the loss of endpoints, at which the connection attempts to all lost ones are
-// forgotten. There are several because kube-proxy sends clients to an endpoint until it has read the new
-// EndpointSlices: a second, in a large cluster several.
+// sweepTimes are the delays of sweeps after the loss of endpoints. There are several, because kube-proxy sends clients
+// to an endpoint until it has read the new EndpointSlices: for a second, in a large cluster for several.
 var sweepTimes = []time.Duration{0, time.Second, 2 * time.Second, 5 * time.Second, 15 * time.Second}
 
 // Sweeper deletes the conntrack entries of connection attempts to lost endpoints. An entry binds a connection to the
-// endpoint that kube-proxy chose for the first packet, even if that endpoint never answers. Every SYN that the client
-// repeats, and every new connection from the same port, goes to the dead endpoint for two minutes
+// endpoint that kube-proxy chose for the first packet, even if that endpoint never answers. Every repeated SYN of the
+// client, and every new connection from the same port, goes to the dead endpoint for two minutes
 // (nf_conntrack_tcp_timeout_syn_sent). After the deletion kube-proxy chooses an endpoint for the next SYN.
 //
-// It also deletes the entries of ended connections to an address when the address moves here from a living node, once.
-// They may be from before the address left this node, and last for two minutes (nf_conntrack_tcp_timeout_time_wait). Of
-// a connection to the former owner that has the ports of an ended one, conntrack would call every segment invalid, and
-// the relay would not take it.
+// It also deletes, once, the entries of ended connections to an address when the address moves here from a living node.
+// They may be from before the address left this node, and last for two minutes (nf_conntrack_tcp_timeout_time_wait). A
+// connection to the former owner may have the ports of an ended one. Then every segment would be invalid to conntrack,
+// and would not be relayed.
 //
-// Without either a Sweeper does nothing: a sweep reads the whole conntrack table, and a rollout of an application must
-// not cost that.
+// In all other cases a Sweeper does nothing. A sweep reads the whole conntrack table, which the rollout of an
+// application must not cause.
 type Sweeper struct {
 	log *slog.Logger
-	// These are forgetAttempts and forgetEnded. Tests replace them.
+	// forgetAttempts and forgetEnded are the functions of these names. Tests replace them.
 	forgetAttempts, forgetEnded func(map[netip.Addr]bool) (int, error)
 
-	// Forgotten counts the attempts that were deleted.
+	// Forgotten counts the deleted attempts.
 	Forgotten prometheus.Counter
-	// more wakes Run when more endpoints are lost, or an address moved here.
-	more lb.Signal
+	// wake starts the sweeps of Run.
+	wake lb.Signal
 
 	mu sync.Mutex
-	// lost are the endpoints on dead nodes, moved the addresses that moved here since the last sweep.
-	lost, moved map[netip.Addr]bool
-	relays      lb.Map[netip.Addr, lb.Relay]
+	// lost are the endpoints on dead nodes.
+	lost map[netip.Addr]bool
+	// moved are the addresses that have moved here since the last sweep.
+	moved  map[netip.Addr]bool
+	relays lb.Map[netip.Addr, lb.Relay]
 }
 
 // NewSweeper returns a Sweeper that sweeps while Run runs.
@@ -58,7 +59,7 @@ func NewSweeper(log *slog.Logger) *Sweeper {
 		log:            log,
 		forgetAttempts: forgetAttempts,
 		forgetEnded:    forgetEnded,
-		more:           lb.NewSignal(),
+		wake:           lb.NewSignal(),
 		moved:          map[netip.Addr]bool{},
 		Forgotten: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_stranded_attempts_forgotten_total",
@@ -73,22 +74,22 @@ func (s *Sweeper) Set(lost map[netip.Addr]bool) {
 	defer s.mu.Unlock()
 	for a := range lost {
 		if !s.lost[a] {
-			s.more.Kick()
+			s.wake.Kick()
 		}
 	}
 
 	s.lost = lost
 }
 
-// Relay forgets ended connections to the addresses whose relays begin now. It does not wait for that: called ahead of
-// all that a plan changes, it is mostly over when clients hear of the new owner.
-func (s *Sweeper) Relay(relays lb.Map[netip.Addr, lb.Relay], now time.Time) {
+// Relay makes Run delete the entries of ended connections to the addresses whose relays start at a time. It does not
+// wait. It is called before a plan changes anything: the deletion is usually over when clients learn of the new owner.
+func (s *Sweeper) Relay(relays lb.Map[netip.Addr, lb.Relay], start time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.relays.Changes(relays, func(a netip.Addr, _, r lb.Relay, _, has bool) {
-		if has && r.Start.Equal(now) {
+	s.relays.Changes(relays, func(a netip.Addr, _, r lb.Relay, _, isWanted bool) {
+		if isWanted && r.Start.Equal(start) {
 			s.moved[a] = true
-			s.more.Kick()
+			s.wake.Kick()
 		}
 	})
 
@@ -97,97 +98,94 @@ func (s *Sweeper) Relay(relays lb.Map[netip.Addr, lb.Relay], now time.Time) {
 
 // Run sweeps until ctx ends.
 func (s *Sweeper) Run(ctx context.Context) error {
-	since, done := time.Now(), len(sweepTimes)
+	start := time.Now()
+	next := len(sweepTimes) // index of the next sweep
 	for {
 		var due <-chan time.Time
-		if done < len(sweepTimes) {
-			due = time.After(time.Until(since.Add(sweepTimes[done])))
+		if next < len(sweepTimes) {
+			due = time.After(time.Until(start.Add(sweepTimes[next])))
 		}
 
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.more:
-			since, done = time.Now(), 0
+		case <-s.wake:
+			start = time.Now()
+			next = 0
 		case <-due:
-			done++
+			next++
 			s.sweep()
 		}
 	}
 }
 
-// sweep forgets the attempts to all lost endpoints, and ended connections to addresses that moved here.
+// sweep deletes the entries of attempts to all lost endpoints, and of ended connections to addresses that moved here.
 func (s *Sweeper) sweep() {
 	s.mu.Lock()
 	lost, moved := s.lost, s.moved
 	s.moved = map[netip.Addr]bool{}
 	s.mu.Unlock()
+
+	s.sweepEnded(moved)
+	s.sweepAttempts(lost)
+}
+
+// sweepEnded deletes the entries of ended connections. After an error the next sweep tries again.
+func (s *Sweeper) sweepEnded(moved map[netip.Addr]bool) {
 	ended, err := s.forgetEnded(moved)
 	if ended > 0 {
-		s.log.Info(
-			"forgot ended connections to addresses that moved here",
-			"connections",
-			ended,
-			"addresses",
-			len(moved),
-		)
+		s.log.Info("forgot ended connections to addresses that moved here",
+			"connections", ended, "addresses", len(moved))
+	}
+	if err == nil {
+		return
 	}
 
-	if err != nil {
-		s.log.Warn(
-			"cannot forget ended connections to addresses that moved here",
-			"addresses",
-			len(moved),
-			"error",
-			err,
-		)
+	s.log.Warn("cannot forget ended connections to addresses that moved here", "addresses", len(moved), "error", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.moved, moved)
+}
 
-		s.mu.Lock()
-		maps.Copy(s.moved, moved)
-		s.mu.Unlock()
-	}
-
+// sweepAttempts deletes the entries of attempts to lost endpoints.
+func (s *Sweeper) sweepAttempts(lost map[netip.Addr]bool) {
 	attempts, err := s.forgetAttempts(lost)
 	s.Forgotten.Add(float64(attempts))
 	if attempts > 0 {
-		s.log.Info(
-			"forgot connection attempts to endpoints on dead nodes",
-			"attempts",
-			attempts,
-			"endpoints",
-			len(lost),
-		)
+		s.log.Info("forgot connection attempts to endpoints on dead nodes",
+			"attempts", attempts, "endpoints", len(lost))
 	}
-
 	if err != nil {
 		s.log.Warn("cannot forget connection attempts to endpoints on dead nodes", "endpoints", len(lost), "error", err)
 	}
 }
 
-// Of linux/netfilter/nfnetlink_conntrack.h, nf_conntrack_common.h and nf_conntrack_tcp.h.
+// Constants of linux/netfilter/nfnetlink_conntrack.h, nf_conntrack_common.h and nf_conntrack_tcp.h.
 const (
 	ctaStatusMask = 26
 	ipsSeenReply  = 1 << 1
 	ipsDstNAT     = 1 << 5
-	// unacknowledged: not all that this direction sent was acknowledged.
+	// unacknowledged is the flag of a direction whose data is not acknowledged completely
+	// (IP_CT_TCP_FLAG_DATA_UNACKNOWLEDGED).
 	unacknowledged = 0x10
 )
 
 // forgetAttempts deletes the entries of TCP connections that destination NAT sent to one of the endpoints and that wait
 // for its first answer. It returns their number. Connections with an answer stay. It needs CAP_NET_ADMIN. The kernel
-// walks the whole table, and shows only what waits.
+// walks the whole table, and lists only entries without an answer.
 func forgetAttempts(endpoints map[netip.Addr]bool) (int, error) {
-	return forget(ipsSeenReply, waitsFor, endpoints)
+	return forget(ipsSeenReply, isStuckAttempt, endpoints)
 }
 
-// forgetEnded deletes the entries of TCP connections to one of the addresses that have ended and lose nothing without
-// an entry. It returns their number. The kernel shows all connections with destination NAT.
+// forgetEnded deletes the entries of TCP connections to one of the addresses that have ended and need no entry any
+// more. It returns their number. The kernel lists all connections with destination NAT.
 func forgetEnded(addresses map[netip.Addr]bool) (int, error) {
-	return forget(0, ended, addresses)
+	return forget(0, isEnded, addresses)
 }
 
-// forget deletes the entries of connections with destination NAT and without a status that concern one of the
-// addresses. One walk shows both families. Each entry is deleted when it is shown: there may be tens of thousands.
+// forget deletes the entries of connections with destination NAT for which concerns returns true. They must not have
+// the status bits of without. One listing has both families. Each entry is deleted when it is listed, because there may
+// be tens of thousands.
 func forget(
 	without uint32,
 	concerns func([]byte, map[netip.Addr]bool) bool,
@@ -197,7 +195,8 @@ func forget(
 		return 0, nil
 	}
 
-	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER) // one for all: to open it takes longer than to delete an entry
+	// One socket serves all deletions: to open it takes longer than to delete an entry.
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return 0, fmt.Errorf("open a netlink socket: %w", err)
 	}
@@ -205,7 +204,7 @@ func forget(
 	defer socket.Close()
 	sockets := map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}
 	list := request(unix.AF_UNSPEC, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
-	// Older kernels ignore the filter, and show everything.
+	// Older kernels ignore the filter, and list everything.
 	list.AddData(nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(ipsDstNAT)))
 	list.AddData(nl.NewRtAttr(ctaStatusMask, nl.BEUint32Attr(ipsDstNAT|without)))
 	var failed error
@@ -217,7 +216,8 @@ func forget(
 		r := request(message[0], nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 		r.AddRawData(message[nl.SizeofNfgenmsg:])
 		r.Sockets = sockets
-		switch _, err := r.Execute(unix.NETLINK_NETFILTER, 0); {
+		_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
+		switch {
 		case err == nil:
 			forgotten++
 		case !errors.Is(err, fs.ErrNotExist):
@@ -233,8 +233,8 @@ func forget(
 	return forgotten, errors.Join(err, failed)
 }
 
-// waitsFor reports whether an entry's attributes describe an unanswered attempt to reach one of the endpoints.
-func waitsFor(attributes []byte, endpoints map[netip.Addr]bool) bool {
+// isStuckAttempt reports whether an entry is an unanswered attempt to reach one of the endpoints.
+func isStuckAttempt(attributes []byte, endpoints map[netip.Addr]bool) bool {
 	state := nft.Attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
 	if len(state) != 1 || state[0] != nl.TCP_CONNTRACK_SYN_SENT {
 		return false
@@ -242,15 +242,14 @@ func waitsFor(attributes []byte, endpoints map[netip.Addr]bool) bool {
 
 	// The endpoint is the source of the reply direction.
 	endpoint, ok := address(attributes, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
-	asked, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
-	return ok && known && endpoints[endpoint] && endpoint != asked
+	original, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
+	return ok && known && endpoints[endpoint] && endpoint != original
 }
 
-// ended reports whether an entry's attributes describe an ended connection to one of the addresses: after a reset, or
-// closed and acknowledged by both sides. In these states conntrack itself lets a SYN have the ports
-// (nf_conntrack_proto_tcp.c). In TIME_WAIT too the last data may have to come again: the state means only that some
-// segment followed both FINs.
-func ended(attributes []byte, addresses map[netip.Addr]bool) bool {
+// isEnded reports whether an entry is an ended connection to one of the addresses: after a reset, or closed and
+// acknowledged by both sides. In these states conntrack itself gives the ports to a new SYN (nf_conntrack_proto_tcp.c).
+// In TIME_WAIT the last data may still be sent again: the state means only that some segment followed both FINs.
+func isEnded(attributes []byte, addresses map[netip.Addr]bool) bool {
 	tcp := nft.Attribute(attributes, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP)
 	state := nft.Attribute(tcp, nl.CTA_PROTOINFO_TCP_STATE)
 	if len(state) != 1 || state[0] != nl.TCP_CONNTRACK_TIME_WAIT && state[0] != nl.TCP_CONNTRACK_CLOSE {
@@ -264,11 +263,11 @@ func ended(attributes []byte, addresses map[netip.Addr]bool) bool {
 		}
 	}
 
-	asked, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
-	return known && addresses[asked]
+	original, known := address(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
+	return known && addresses[original]
 }
 
-// address returns an address of one direction; v4 and v6 are its attribute in each family.
+// address returns an address of one direction. The arguments v4 and v6 are its attribute types in each family.
 func address(attributes []byte, tuple, v4, v6 uint16) (netip.Addr, bool) {
 	for _, a := range []uint16{v4, v6} {
 		if addr, ok := netip.AddrFromSlice(nft.Attribute(attributes, tuple, nl.CTA_TUPLE_IP, a)); ok {
@@ -278,6 +277,7 @@ func address(attributes []byte, tuple, v4, v6 uint16) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// request returns a request about the conntrack table.
 func request(family uint8, operation, flags int) *nl.NetlinkRequest {
 	r := nl.NewNetlinkRequest(int(netlink.ConntrackTable)<<8|operation, flags)
 	r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
