@@ -82,6 +82,7 @@ func profileOf(d *frontend) profile {
 	return p
 }
 
+// family returns the family of the profile's frontends.
 func (p profile) family() *family { return familyOf(p.ipv6) }
 
 // firstChain returns the name of the profile's first chain; nft.Accepted if it needs none.

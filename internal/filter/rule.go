@@ -43,8 +43,10 @@ func goTo(chain string) nft.Rule {
 	return nft.Expr(&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain})
 }
 
+// accept accepts the packet: no later rule of the base chain sees it.
 func accept() nft.Rule { return nft.Expr(&expr.Verdict{Kind: expr.VerdictAccept}) }
 
+// drop drops the packet.
 func drop() nft.Rule { return nft.Expr(&expr.Verdict{Kind: expr.VerdictDrop}) }
 
 // acceptOrGoTo continues in a chain, or accepts the packet if the name is nft.Accepted.

@@ -42,6 +42,7 @@ type lifetime struct {
 // tick is the kernel's coarsest unit for the expiry of elements (CONFIG_HZ of 100).
 const tick = 10 * time.Millisecond
 
+// newTable returns the table of a family.
 func newTable(r *Relayer, f *family) *table {
 	t := &table{relayer: r, family: f, layout: f.layout(r.config.IdleTime)}
 	t.Owned = nft.NewOwned(nft.Config[*image]{
