@@ -20,16 +20,16 @@ type foreign struct {
 }
 
 // find returns these machines as of the last foreignInterval.
-func (f *foreign) find(r *Reporter) []lb.Neighbour {
-	last, speakers := r.last.Load(), r.Speakers()
+func (f *foreign) find(c *Config, last *Standing) []lb.Neighbour {
+	speakers := c.Speakers()
 	if last == nil || speakers == nil || time.Since(f.readAt) < foreignInterval {
 		return f.found
 	}
 
 	f.readAt = time.Now()
-	found, err := link.Neighbours(r.Links(), func(a netip.Addr) bool { return unassigned(last.Plan, a) })
+	found, err := link.Neighbours(c.Links(), func(a netip.Addr) bool { return unassigned(last.Plan, a) })
 	if err != nil {
-		r.Log.Debug("cannot look for foreign machines in pools", "error", err)
+		c.Log.Debug("cannot look for foreign machines in pools", "error", err)
 		return f.found
 	}
 	f.found = slices.DeleteFunc(found, func(n lb.Neighbour) bool { return speakers[n.MAC] != "" })

@@ -83,23 +83,25 @@ type Reporter struct {
 	// services writes Services, and states the SpeakerState in a loop of its own: that a node is silent must be written
 	// at once, whatever else is being written.
 	services, states *daemon.Loop
-	pace             pace
-	sessions         sessionGate
-	// last is nil before the first run of the plan loop.
-	last atomic.Pointer[Standing]
+	sessions         *sessionGate
+	last             *lastStanding
 }
+
+// lastStanding is the result of the last run of the plan loop; nil before the first.
+type lastStanding = atomic.Pointer[Standing]
 
 // New returns a Reporter that Run starts.
 func New(c Config) *Reporter {
 	r := &Reporter{
 		Config: c,
-		pace:   newPace(c.Cluster.InBurst, c.Layer2.Announcing),
-		sessions: sessionGate{
+		sessions: &sessionGate{
 			log:       c.Log,
 			selecting: func() map[string]bool { return c.Cluster.PeersOf(c.Node) },
 		},
+		last: &lastStanding{},
 	}
-	services, states := newServiceWriter(r), &stateWriter{Reporter: r}
+	services := newServiceWriter(c, r.last)
+	states := &stateWriter{Config: c, last: r.last, inBurst: c.Cluster.InBurst, sessions: r.sessions}
 	r.services = daemon.NewLoop(daemon.LoopConfig{
 		Name:  "report",
 		Log:   c.Log,

@@ -16,16 +16,20 @@ import (
 
 // serviceWriter writes the conditions of Services and their Events. The goroutine of its loop alone uses it.
 type serviceWriter struct {
-	*Reporter
+	Config
+	last *lastStanding
+	pace pace
 	// conflicts are the sentences on conflicts that Events have reported.
 	conflicts map[string]bool
 	compared  snapshot
 }
 
 // newServiceWriter returns a serviceWriter that has compared nothing yet.
-func newServiceWriter(r *Reporter) *serviceWriter {
+func newServiceWriter(c Config, last *lastStanding) *serviceWriter {
 	return &serviceWriter{
-		Reporter: r,
+		Config:   c,
+		last:     last,
+		pace:     newPace(c.Cluster.InBurst, c.Layer2.Announcing),
 		compared: snapshot{open: map[lb.Key]bool{}, waits: map[lb.Key]bool{}},
 	}
 }

@@ -39,8 +39,12 @@ const (
 
 // stateWriter writes the SpeakerState of this node. The goroutine of its loop alone uses it.
 type stateWriter struct {
-	*Reporter
-	foreign foreign
+	Config
+	last *lastStanding
+	// inBurst reports whether many Services are getting addresses.
+	inBurst  func() bool
+	sessions *sessionGate
+	foreign  foreign
 
 	// silence is the part of the state that comes from liveness.
 	silence liveness.Silence
@@ -79,7 +83,7 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 			return 0
 		}
 		resync := stateResync
-		if w.pace.inBurst() {
+		if w.inBurst() {
 			resync = slowWait // it may end sooner
 		}
 		return min(resync, w.interval(changed, len(alive), repeats)-began.Sub(w.writtenAt))
@@ -149,7 +153,7 @@ func (w *stateWriter) interval(changed bool, alive int, repeats bool) time.Durat
 	}
 
 	next, changes := min(w.silence.Interval(w.writtenSilence, repeats), refreshInterval), stateInterval
-	if w.pace.inBurst() {
+	if w.inBurst() {
 		changes = burstWait
 	}
 	if changed {
@@ -216,7 +220,7 @@ func (w *stateWriter) addAddresses(out *v1beta1.SpeakerStateStatus) {
 			addConflict(out, a.Address, c.MAC)
 		}
 	}
-	for _, n := range w.foreign.find(w.Reporter) {
+	for _, n := range w.foreign.find(&w.Config, w.last.Load()) {
 		addConflict(out, n.Address, n.MAC)
 	}
 }

@@ -26,8 +26,7 @@ func TestInterval(t *testing.T) {
 		{"an address is owned, in a burst", true, true, liveness.Silence{}, 3, burstWait},
 		{"that does not delay a silence", true, true, unreachable, 500, 0},
 	} {
-		r := &Reporter{pace: newPace(func() bool { return tt.burst }, nil)}
-		w := &stateWriter{Reporter: r, silence: tt.silence, writtenAt: time.Unix(1, 0)}
+		w := &stateWriter{inBurst: func() bool { return tt.burst }, silence: tt.silence, writtenAt: time.Unix(1, 0)}
 		if got := w.interval(tt.changed, tt.alive, false); got != tt.min {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.min)
 		}
