@@ -22,10 +22,3 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
