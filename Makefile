@@ -97,7 +97,7 @@ test-alerts: image proxy-image chart ## Alerts and dashboard in the lab, with a 
 PLUGIN :=
 
 .PHONY: test-plugins
-test-plugins: image chart ## Network plugins in the lab, each in a cluster of its own: PLUGIN=flannel-vxlan runs one; cilium and cilium-kpr only so
+test-plugins: image chart ## Network plugins in the lab, each in a cluster of its own: PLUGIN=flannel-vxlan runs one; calico, cilium and cilium-kpr only so
 	go test -tags e2e,plugins -count=1 -timeout 90m -run TestPlugins -v ./e2e -plugin '$(PLUGIN)' $(ARGS)
 
 .PHONY: soak

@@ -49,7 +49,8 @@ var withProxy = []testCase{
 var pluginRuns = []pluginRun{
 	{network: "flannel-vxlan", cases: withProxy},
 	{network: "flannel-host-gw", cases: withProxy},
-	// Compiling Cilium takes long.
+	// Compiling these takes long.
+	{network: "calico", cases: withProxy, onRequest: true},
 	{network: "cilium", cases: besideCilium, onRequest: true},
 	{network: "cilium-kpr", values: []string{"--set", "dataPath=Other"}, cases: inPlace, onRequest: true},
 }

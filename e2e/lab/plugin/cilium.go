@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -131,19 +130,7 @@ func ciliumManifests(ctx context.Context, s Site, replacesKubeProxy bool) ([]byt
 
 // ciliumSource returns the directory of Cilium's module, which has its eBPF programs and its chart.
 func ciliumSource(ctx context.Context) (string, error) {
-	repo, err := toolset.FindRepo()
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", "github.com/cilium/cilium")
-	cmd.Dir = filepath.Join(repo, "e2e/lab/tools/cilium")
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("find Cilium's module: %w: %s", err, out)
-	}
-	var module struct{ Dir string }
-	return module.Dir, json.Unmarshal(out, &module)
+	return moduleSource(ctx, "cilium", "github.com/cilium/cilium")
 }
 
 // library is a path that ldd prints.

@@ -5,8 +5,12 @@ package plugin
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -58,6 +62,7 @@ type Site struct {
 
 var plugins = map[string]Plugin{
 	Routes:            {IsLabs: true, HasKubeProxy: true},
+	"calico":          calico(),
 	"cilium":          cilium(true),
 	"cilium-kpr":      cilium(false),
 	"flannel-vxlan":   flannel("vxlan"),
@@ -74,4 +79,21 @@ func Find(name string) (Plugin, error) {
 		return p, fmt.Errorf("network %q: want one of %s", name, strings.Join(Names(), ", "))
 	}
 	return p, nil
+}
+
+// moduleSource returns the directory of a module that a set requires.
+func moduleSource(ctx context.Context, set, module string) (string, error) {
+	repo, err := toolset.FindRepo()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+	cmd.Dir = filepath.Join(repo, "e2e/lab/tools", set)
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("find module %s: %w: %s", module, err, out)
+	}
+	var found struct{ Dir string }
+	return found.Dir, json.Unmarshal(out, &found)
 }

@@ -88,6 +88,22 @@ var Flannel = Set{
 	cgo: true, tags: "netgo osusergo",
 }
 
+// Calico is the network plugin. Without C its felix has no eBPF data plane.
+var Calico = Set{
+	Name: "calico", module: "github.com/projectcalico/calico",
+	Programs: map[string]string{
+		"calico-node":    "github.com/projectcalico/calico/node/cmd/calico-node",
+		"calico":         "github.com/projectcalico/calico/cni-plugin/cmd/calico",
+		"calico-install": "github.com/projectcalico/calico/cni-plugin/cmd/install",
+	},
+	// The module's version is not Calico's.
+	stamp: func(string) []string {
+		const release = "v3.28.5"
+		return []string{"main.VERSION=" + release, "github.com/projectcalico/calico/node/buildinfo.GitVersion=" + release,
+			"github.com/projectcalico/calico/node/pkg/lifecycle/startup.VERSION=" + release}
+	},
+}
+
 // Cilium is the network plugin. Its operator is the one for clusters on no cloud.
 var Cilium = Set{
 	Name: "cilium", module: "github.com/cilium/cilium",

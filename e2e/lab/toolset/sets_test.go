@@ -10,7 +10,7 @@ import (
 
 // Every set has its module, and the module requires the set's project.
 func TestToolSetsArePinned(t *testing.T) {
-	for _, set := range slices.Concat(Cluster, Kind, []Set{MetalLB, FRRK8s, Flannel, Cilium}) {
+	for _, set := range slices.Concat(Cluster, Kind, []Set{MetalLB, FRRK8s, Flannel, Cilium, Calico}) {
 		dir, flags, err := set.dir("/cache", "../tools")
 		if err != nil {
 			t.Errorf("%s: %v", set.Name, err)
