@@ -122,7 +122,7 @@ done
 echo held
 read -r || true`
 
-// fill uses up the connections of the namespace that has the port, shows that it serves nobody else, and ends them.
+// fill uses up the connections of the namespace that has the port, shows that it serves no other client, and ends them.
 func (e *env) fill(t *testing.T, address netip.Addr, port uint16) {
 	t.Helper()
 	const share = 1000 // the default of proxy.maxConnectionsPerNamespace

@@ -63,7 +63,9 @@ func (g *guard) set(p plan.Plan, relayed lb.Map[netip.Addr, struct{}], node lb.N
 
 // possible returns the filter without what the kernel lacks, since it would refuse the whole of it.
 func possible(d filter.Desired, k *kernel.Monitor) filter.Desired {
-	d.NoLog, d.NoLimits, d.NoInternal = k.Lacks(kernel.DropLogs), k.Lacks(kernel.ConnectionLimits), k.Lacks(kernel.InternalTraffic)
+	d.NoLog = k.Lacks(kernel.DropLogs)
+	d.NoLimits = k.Lacks(kernel.ConnectionLimits)
+	d.NoInternal = k.Lacks(kernel.InternalTraffic)
 	d.NoRoutes = k.Lacks(kernel.PodRoutes)
 	return d
 }

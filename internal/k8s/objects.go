@@ -154,7 +154,8 @@ func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 // DeleteFloatingIP deletes exactly this object, not a later one of the same name, and not if it was
 // edited since it was read: its reclaimPolicy may be another.
 func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
-	err := k.attempts.attempt(ctx, "delete floatingips "+config.KeyOf(f).String(), []byte(f.ResourceVersion), func() error {
+	what := "delete floatingips " + config.KeyOf(f).String()
+	err := k.attempts.attempt(ctx, what, []byte(f.ResourceVersion), func() error {
 		return ignoreNotFound(k.floatingIPs.at(k.clients.holdfast.Delete(), f).Name(f.Name).
 			Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &f.UID, ResourceVersion: &f.ResourceVersion}}).
 			Do(ctx).Error())
@@ -283,7 +284,8 @@ func (v *View[T]) create(ctx context.Context, o T) error {
 
 func (v *View[T]) write(ctx context.Context, what string, content any, request *rest.Request) (none T, err error) {
 	body, after := asJSON(content), v.example.DeepCopyObject()
-	if err := v.attempts.attempt(ctx, what, body, func() error { return request.Body(body).Do(ctx).Into(after) }); err != nil {
+	write := func() error { return request.Body(body).Do(ctx).Into(after) }
+	if err := v.attempts.attempt(ctx, what, body, write); err != nil {
 		return none, fmt.Errorf("%s: %w", what, err)
 	}
 	v.recordWrite(after.(T))

@@ -54,128 +54,104 @@ type counts struct {
 // Describe implements prometheus.Collector.
 func (r *Responder) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
 
-// Collect implements prometheus.Collector. Descriptions are cheap, and only a scrape needs them.
+// Collect implements prometheus.Collector.
 func (r *Responder) Collect(ch chan<- prometheus.Metric) {
-	metric := func(name, help string, kind prometheus.ValueType, value float64, labels ...string) {
-		pairs := prometheus.Labels{}
-		for pair := range slices.Chunk(labels, 2) {
-			pairs[pair[0]] = pair[1]
-		}
-
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("holdfast_l2_"+name, help, nil, pairs), kind, value)
-	}
-
-	count := func(name, help string, n *atomic.Uint64, labels ...string) {
-		metric(name, help, prometheus.CounterValue, float64(n.Load()), labels...)
-	}
-
-	sending := [results]string{sent: "sent", failed: "failed"}
+	out := series{ch}
 	for i, proto := range r.protocols {
-		for o := range outcomes {
-			count(
-				"requests_total",
-				"Frames received, by what became of them.",
-				&r.counts.requests[i][o],
-				"family",
-				proto.name,
-				"result",
-				o.String(),
-			)
-		}
+		r.collectFrames(out, i, proto.name)
+	}
+	for i, proto := range r.protocols[:families] {
+		r.collectMoves(out, i, proto.name)
+	}
+	r.collectAddresses(out)
+	r.collectRepairs(out)
 
-		for result, label := range sending {
-			count(
-				"answers_total",
-				"Answers to requests.",
-				&r.counts.answers[i][result],
-				"family",
-				proto.name,
-				"result",
-				label,
-			)
+	for result, label := range [handovers]string{heard: "heard", unheard: "unheard"} {
+		out.count("handovers_total", "Addresses that this node left to another one, which was heard or not.",
+			&r.counts.handovers[result], "result", label)
+	}
+}
 
-			count(
-				"probes_total",
-				"Questions whether anybody has an address.",
-				&r.counts.probes[i][result],
-				"family",
-				proto.name,
-				"result",
-				label,
-			)
-		}
+// series sends metrics of layer 2 to a collector's channel. Labels are pairs of a name and a value.
+type series struct{ ch chan<- prometheus.Metric }
+
+// add sends one metric.
+func (s series) add(name, help string, kind prometheus.ValueType, value float64, labels ...string) {
+	pairs := prometheus.Labels{}
+	for pair := range slices.Chunk(labels, 2) {
+		pairs[pair[0]] = pair[1]
 	}
 
-	addresses, conflicting := make(map[lb.Family]float64), make(map[lb.Family]float64)
+	desc := prometheus.NewDesc("holdfast_l2_"+name, help, nil, pairs)
+	s.ch <- prometheus.MustNewConstMetric(desc, kind, value)
+}
+
+// count sends a counter.
+func (s series) count(name, help string, n *atomic.Uint64, labels ...string) {
+	s.add(name, help, prometheus.CounterValue, float64(n.Load()), labels...)
+}
+
+// gauge sends a gauge.
+func (s series) gauge(name, help string, value int, labels ...string) {
+	s.add(name, help, prometheus.GaugeValue, float64(value), labels...)
+}
+
+// sending has the labels of results of frames that this node sends.
+var sending = [results]string{sent: "sent", failed: "failed"}
+
+// collectFrames collects what became of the frames of a protocol, by its index.
+func (r *Responder) collectFrames(out series, i int, family string) {
+	for o := range outcomes {
+		out.count("requests_total", "Frames received, by what became of them.",
+			&r.counts.requests[i][o], "family", family, "result", o.String())
+	}
+
+	for result, label := range sending {
+		out.count("answers_total", "Answers to requests.",
+			&r.counts.answers[i][result], "family", family, "result", label)
+		out.count("probes_total", "Questions whether anybody has an address.",
+			&r.counts.probes[i][result], "family", family, "result", label)
+	}
+}
+
+// collectMoves collects the announcements, takeovers and conflicts of a family, by its index.
+func (r *Responder) collectMoves(out series, i int, family string) {
+	for result, label := range sending {
+		out.count("announcements_total", "Gratuitous ARP packets and unsolicited neighbor advertisements.",
+			&r.counts.announcements[i][result], "family", family, "result", label)
+	}
+
+	out.count("takeovers_total", "Addresses that this node began to announce.",
+		&r.counts.takeovers[i], "family", family)
+	out.count("conflicts_total",
+		"Claims of an address by other machines, and by speakers that answer for it beyond a move.",
+		&r.counts.conflicts[i], "family", family)
+}
+
+// collectAddresses collects the numbers of addresses that are answered, and that are in conflict.
+func (r *Responder) collectAddresses(out series) {
+	answered, conflicting := map[lb.Family]int{}, map[lb.Family]int{}
 	for _, a := range r.State().Addresses {
 		if a.Answered {
-			addresses[lb.FamilyOf(a.Address)]++
+			answered[lb.FamilyOf(a.Address)]++
 		}
-
 		if len(a.Conflicts) > 0 {
 			conflicting[lb.FamilyOf(a.Address)]++
 		}
 	}
 
-	for i, proto := range r.protocols[:families] {
-		family := proto.name
-		for result, label := range sending {
-			count(
-				"announcements_total",
-				"Gratuitous ARP packets and unsolicited neighbor advertisements.",
-				&r.counts.announcements[i][result],
-				"family",
-				family,
-				"result",
-				label,
-			)
-		}
-
-		count(
-			"takeovers_total",
-			"Addresses that this node began to announce.",
-			&r.counts.takeovers[i],
-			"family",
-			family,
-		)
-
-		count(
-			"conflicts_total",
-			"Claims of an address by other machines, and by speakers that answer for it beyond a move.",
-			&r.counts.conflicts[i],
-			"family",
-			family,
-		)
-
-		metric(
-			"announced_addresses",
-			"Addresses that are answered on at least one link.",
-			prometheus.GaugeValue,
-			addresses[lb.Family(family)],
-			"family",
-			family,
-		)
-
-		metric(
-			"conflicting_addresses",
+	for _, proto := range r.protocols[:families] {
+		family := lb.Family(proto.name)
+		out.gauge("announced_addresses", "Addresses that are answered on at least one link.",
+			answered[family], "family", proto.name)
+		out.gauge("conflicting_addresses",
 			"Addresses that another machine was seen to claim lately, or a speaker beyond a move.",
-			prometheus.GaugeValue,
-			conflicting[lb.Family(family)],
-			"family",
-			family,
-		)
+			conflicting[family], "family", proto.name)
 	}
+}
 
-	for result, label := range [handovers]string{heard: "heard", unheard: "unheard"} {
-		count(
-			"handovers_total",
-			"Addresses that this node left to another one, which was heard or not.",
-			&r.counts.handovers[result],
-			"result",
-			label,
-		)
-	}
-
+// collectRepairs collects the repairs of drift.
+func (r *Responder) collectRepairs(out series) {
 	for kind, label := range [repairs]string{
 		repairSocket:   "l2_socket",
 		repairGroup:    "l2_group",
@@ -184,13 +160,9 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 		repairConflict: "l2_conflict",
 	} {
 		// A constant label, so that collectors of other packages can add their own kinds to the same metric.
-		desc := prometheus.NewDesc(
-			"holdfast_repairs_total",
-			"Repairs of drift, by kind.",
-			nil,
-			prometheus.Labels{"kind": label},
-		)
-
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(r.counts.repairs[kind].Load()))
+		labels := prometheus.Labels{"kind": label}
+		desc := prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, labels)
+		value := float64(r.counts.repairs[kind].Load())
+		out.ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value)
 	}
 }

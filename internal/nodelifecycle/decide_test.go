@@ -341,7 +341,7 @@ func TestTrackerSlowServer(t *testing.T) {
 	}
 }
 
-// TestTrackerRepeated: a report from before the first run is dated anew when it is repeated.
+// TestTrackerRepeated: a report from before the first run gets a new date when it is repeated.
 func TestTrackerRepeated(t *testing.T) {
 	for _, off := range skews {
 		var tr tracker

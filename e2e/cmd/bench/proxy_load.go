@@ -306,8 +306,8 @@ func percentile(ctx context.Context, b *testbed.Bed, address netip.Addr) (time.D
 // moreSeats are the namespaces beside the stage's: each has its HAProxy, and together they are as many as may be.
 const moreSeats = 19
 
-// proxySeats measures the stage's Service while all seats are taken: an edit, the rate, the death of all HAProxies of the
-// owner at once, the memory of a proxy, and the requests that fail through edits, an update and a drain.
+// proxySeats measures the stage's Service while all seats are taken: an edit, the rate, the death of all HAProxies of
+// the owner at once, the memory of a proxy, and the requests that fail through edits, an update and a drain.
 func proxySeats(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	const name = "bench-seat"
 	got := map[string]float64{}
