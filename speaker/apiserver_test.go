@@ -253,7 +253,7 @@ func find(at string) (list, key string) {
 		}
 		return before + "/" + parts[1], key
 	}
-	if _, is := kinds[path.Base(before)]; is {
+	if _, ok := kinds[path.Base(before)]; ok {
 		return before, ""
 	}
 	return path.Dir(before), path.Base(before)

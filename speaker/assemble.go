@@ -127,15 +127,14 @@ func (w *syncer) assembleSinks(s settings, engine string) {
 	})
 
 	w.owners = &owners{
-		node:    w.node,
-		log:     w.log,
-		layer2:  w.layer2,
-		ask:     w.membership.ask,
-		members: w.membership.alive,
-		age:     w.cluster.APIAge,
-		kick:    kick,
-		newer:   map[netip.Addr]newer{},
-		plan:    func() plan.Plan { return w.last.Load().plan() },
+		node:   w.node,
+		log:    w.log,
+		layer2: w.layer2,
+		peers:  w.membership,
+		age:    w.cluster.APIAge,
+		kick:   kick,
+		newer:  map[netip.Addr]newerOwner{},
+		plan:   func() plan.Plan { return w.last.Load().plan() },
 	}
 	w.owners.loop = daemon.NewLoop(daemon.LoopConfig{
 		Name:        "owners",

@@ -102,7 +102,7 @@ func (c *fleet) start(name string) {
 	w.atCluster(c.t, c.api.config())
 	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
 	w.hang = newHang(w, w.loop)
-	w.hang.waited = func() time.Duration { return 0 } // the machine that runs the test may be busy
+	w.hang.schedDelay = func() time.Duration { return 0 } // the machine that runs the test may be busy
 	stop := background(c.t, w.cluster.Run, w.layer2.Run, w.liveness.Run, w.prober.Run, w.hang.Run, w.witness.Run, w.report.Run)
 	c.speakers[name] = &node{syncer: w, stop: func() { go stop() }} // the others do not wait until it has ended
 }
@@ -156,9 +156,9 @@ func (c *fleet) announced() map[string]string {
 	return out
 }
 
-// TestAPIServerAway: the API server is away for ten minutes, and half of the nodes die meanwhile. Their addresses are
-// taken over at once, all others stay where they are, no speaker yields to the dead, and conditions and SpeakerStates
-// are written when the API server is back. No plan differs from a plan from nothing.
+// TestAPIServerAway takes the API server away for ten minutes, in which half of the nodes die. Their addresses are taken
+// over at once, all other addresses stay, no speaker yields to dead nodes, and conditions and SpeakerStates are written
+// once the API server is back. Every plan is the same as a plan from scratch.
 //
 // It does not run under the race detector: with so many goroutines in one bubble Go 1.26 itself crashes, or a
 // goroutine never wakes.
@@ -215,7 +215,7 @@ func testAway(t *testing.T, away string) {
 	after := all("w2 and w4 have died", addresses...)
 	for a, who := range after {
 		if before[a] == "w2" || before[a] == "w4" {
-			moved = max(moved, a) // not the one that is deleted later
+			moved = max(moved, a) // not the address that is deleted later
 		} else if before[a] != who {
 			t.Errorf("%s moved from %s to %s though that lives", a, before[a], who)
 		}

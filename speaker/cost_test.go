@@ -322,7 +322,7 @@ type costServer struct {
 	generation int
 	// writing is held from the reading of an object to its writing.
 	writing sync.Mutex
-	// written are the Services before this one that say that they are announced.
+	// written are the Services before this index whose conditions report them announced.
 	written int
 }
 

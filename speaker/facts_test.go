@@ -92,9 +92,9 @@ func TestNodeAddress(t *testing.T) {
 	}
 }
 
-// TestNewcomers: addresses are new for a while after a Service got them, but none is when the speaker starts.
+// TestNewcomers shows that addresses are new for a while after a Service got them, and none when the speaker starts.
 func TestNewcomers(t *testing.T) {
-	now := time.Unix(1000, 0)
+	at := time.Unix(1000, 0)
 	service := func(name, uid string, addresses ...string) *lb.Service {
 		s := &lb.Service{Key: lb.Key{Namespace: "ns", Name: name}, UID: uid}
 		for _, a := range addresses {
@@ -104,7 +104,7 @@ func TestNewcomers(t *testing.T) {
 	}
 	old := service("old", "1", "192.0.2.1")
 	burst := []*lb.Service{old}
-	for i, a := 0, netip.MustParseAddr("10.0.0.0"); i < 2*mostNewcomers; i++ {
+	for i, a := 0, netip.MustParseAddr("10.0.0.0"); i < 2*maxNewcomers; i++ {
 		burst, a = append(burst, service(fmt.Sprint(i), fmt.Sprint("b", i), a.String())), a.Next()
 	}
 	proxied := service("again", "4", "192.0.2.1")
@@ -128,21 +128,22 @@ func TestNewcomers(t *testing.T) {
 		{time.Second, []*lb.Service{service("again", "4", "192.0.2.1"), service("shares", "5", "192.0.2.1")}, "map[ns/shares:[192.0.2.1]]", newcomerTime},
 		{newcomerTime, []*lb.Service{proxied}, "map[]", 0},
 		{time.Second, []*lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
-		{newcomerTime, burst, fmt.Sprint(mostNewcomers), newcomerTime},
+		{newcomerTime, burst, fmt.Sprint(maxNewcomers), newcomerTime},
 	} {
-		now = now.Add(tt.after)
-		fresh, again := n.see(tt.services, now)
+		at = at.Add(tt.after)
+		fresh, again := n.update(tt.services, at)
 		got := fmt.Sprint(fresh)
 		if len(fresh) > 2 {
 			got = fmt.Sprint(len(fresh))
 		}
 		if got != tt.fresh || again != tt.again {
-			t.Errorf("at %s: %v again after %s, want %s after %s", now, fresh, again, tt.fresh, tt.again)
+			t.Errorf("at %s: %v again after %s, want %s after %s", at, fresh, again, tt.fresh, tt.again)
 		}
 	}
 }
 
-// TestStartsBehindTheFilter: without the filter nobody comes in before kube-proxy, which then alone knows source ranges.
+// TestStartsBehindTheFilter has no filter in force: no address gets a head start, since only kube-proxy enforces source
+// ranges then.
 func TestStartsBehindTheFilter(t *testing.T) {
 	fresh := map[lb.Key][]netip.Addr{{Name: "a"}: {netip.MustParseAddr("192.0.2.1")}}
 	for _, off := range []bool{true, false} { // turned off, and not yet in force

@@ -14,52 +14,54 @@ import (
 )
 
 const (
-	// hangTime is how long a run of the plan loop may take. What this process waits for a core does not count, nor does
-	// a time in which it does not run.
+	// hangTime is how long a run of the plan loop may take. Time in which the process waits for a core, or does not run,
+	// does not count.
 	hangTime = 10 * time.Second
-	// hangLook is the time between two looks at the present run.
-	hangLook = time.Second
-	// minLonely and maxLonely bound how long a node that hangs keeps what no other node takes over: all may hang, and
-	// if all were started again at once nobody would answer.
-	minLonely, maxLonely = 10 * time.Minute, 15 * time.Minute
+	// hangInterval is the time between two checks of the present run.
+	hangInterval = time.Second
+	// minOrphanTime and maxOrphanTime bound how long a node that hangs keeps addresses that no other node takes over.
+	// All nodes may hang: if all were restarted at once, no node would answer.
+	minOrphanTime, maxOrphanTime = 10 * time.Minute, 15 * time.Minute
 	// endTime is how long the process waits for a run when it ends.
 	endTime = 3 * time.Second
-	// stackSize bounds the stacks in the log.
+	// stackSize bounds the stacks in the log, in bytes.
 	stackSize = 32 << 10
 )
 
-// errHangs ends a process whose plan loop does not.
+// errHangs ends a process whose plan loop does not end.
 var errHangs = errors.New("the plan loop hangs")
 
-// hang runs the plan loop, and notices a run that does not end. It waits for nothing that such a run may hold.
+// hang runs the plan loop, and detects a run that does not end. It waits for nothing that such a run may hold.
 type hang struct {
 	loop *daemon.Loop
-	// waited returns how long this process has waited for a core in all.
-	waited func() time.Duration
-	// offer has others take over what this node announces, and may be repeated; left returns how much nobody has taken.
-	offer func()
-	left  func() int
-	// lonely is between minLonely and maxLonely.
-	lonely time.Duration
+	// schedDelay returns the total time that this process has waited for a core.
+	schedDelay func() time.Duration
+	// offer asks other nodes to take over what this node announces, and may be repeated. countOffered returns how many
+	// addresses no node has taken over yet.
+	offer        func()
+	countOffered func() int
+	// orphanTime is between minOrphanTime and maxOrphanTime.
+	orphanTime time.Duration
 	// since is when the present run was found to hang; nil if it was not.
 	since atomic.Pointer[time.Time]
 }
 
-func newHang(w *syncer, runs *daemon.Loop) *hang {
+func newHang(w *syncer, loop *daemon.Loop) *hang {
 	return &hang{
-		loop:   runs,
-		waited: func() time.Duration { return daemon.SchedDelay(os.Getpid()) },
-		offer:  w.offer,
-		left:   func() int { return len(w.layer2.Offered()) },
-		lonely: minLonely + rand.N(maxLonely-minLonely),
+		loop:         loop,
+		schedDelay:   func() time.Duration { return daemon.SchedDelay(os.Getpid()) },
+		offer:        w.offer,
+		countOffered: func() int { return len(w.layer2.Offered()) },
+		orphanTime:   minOrphanTime + rand.N(maxOrphanTime-minOrphanTime),
 	}
 }
 
-// Run runs the plan loop until ctx ends. It does not wait long for a run that goes on.
+// Run runs the plan loop until ctx ends. Then it waits for endTime, and returns errHangs if a run goes on.
 func (h *hang) Run(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- h.loop.Run(ctx) }()
-	tick := time.Tick(hangLook)
+
+	tick := time.Tick(hangInterval)
 	var run time.Time
 	var timer daemon.HangTimer
 	for {
@@ -67,20 +69,17 @@ func (h *hang) Run(ctx context.Context) error {
 		case err := <-ended:
 			return err
 		case <-ctx.Done():
-			select {
-			case err := <-ended:
-				return err
-			case <-time.After(endTime):
-				return errHangs
-			}
+			return awaitEnd(ended)
 		case <-tick:
 		}
+
 		began := h.loop.Began()
-		switch {
-		case began.IsZero() || !began.Equal(run):
+		if began.IsZero() || !began.Equal(run) {
 			run, timer = began, daemon.HangTimer{}
 			h.since.Store(nil)
-		case timer.Advance(hangLook, h.waited()) >= hangTime:
+			continue
+		}
+		if timer.Advance(hangInterval, h.schedDelay()) >= hangTime {
 			found := time.Now()
 			h.since.CompareAndSwap(nil, &found)
 			h.offer()
@@ -88,38 +87,51 @@ func (h *hang) Run(ctx context.Context) error {
 	}
 }
 
-// alive returns an error if the kubelet should start another process: a run hangs, and either others have taken over
-// all that this node announced, or nobody does.
-func (h *hang) alive() error {
-	since := h.since.Load()
-	if since == nil || h.left() > 0 && time.Since(*since) < h.lonely {
-		return nil
+// awaitEnd waits until the loop has ended, for endTime at most.
+func awaitEnd(ended <-chan error) error {
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(endTime):
+		return errHangs
 	}
-	return fmt.Errorf("%w, for %v", errHangs, hangTime+time.Since(*since).Round(time.Second))
 }
 
-// offer has others take over the addresses of this node because its plan loop hangs: it tells them that it stops, and
-// answers until it hears them. Its routes stay. It logs last, since the run may hang in the log.
-func (w *syncer) offer() {
-	again := w.hung.Swap(true)
-	if !again {
-		w.loop.Kick() // the next run hands over in good order, the one after it is as ever
+// alive returns an error if the kubelet should start another process: a run hangs, and the addresses of this node are
+// taken over, or no node takes them over for orphanTime.
+func (h *hang) alive() error {
+	since := h.since.Load()
+	if since == nil {
+		return nil
 	}
+
+	duration := time.Since(*since)
+	if h.countOffered() > 0 && duration < h.orphanTime {
+		return nil
+	}
+	return fmt.Errorf("%w, for %v", errHangs, hangTime+duration.Round(time.Second))
+}
+
+// offer asks other nodes to take over the addresses of this node, because its plan loop hangs. It tells them that this
+// speaker stops, and answers until they announce. Routes stay. It logs last, since the run may hang in the log.
+func (w *syncer) offer() {
+	isRepeated := w.hung.Swap(true)
+	if !isRepeated {
+		w.loop.Kick() // the next run hands over as an orderly stop does, and the run after it takes addresses back
+	}
+
 	w.layer2.Offer()
-	if m, told := w.membership.members.Load(), w.told.Load(); m != nil && told != nil {
-		self := *told
+	m, sent := w.membership.members.Load(), w.sent.Load()
+	if m != nil && sent != nil {
+		self := *sent
 		self.Stopping = true
 		m.SetSelf(self)
 	}
-	if !again {
+
+	if !isRepeated {
 		stacks := make([]byte, stackSize)
 		stacks = stacks[:runtime.Stack(stacks, true)]
-		w.log.Error(
-			"a run of the plan loop hangs: others are to take the addresses of this node over",
-			"for",
-			hangTime,
-			"stacks",
-			string(stacks),
-		)
+		w.log.Error("a run of the plan loop hangs: other nodes are asked to take over the addresses of this node",
+			"for", hangTime, "stacks", string(stacks))
 	}
 }

@@ -57,8 +57,8 @@ func newHangers(names ...string) *hangers {
 			return 0, nil
 		}})
 		n.hang = &hang{
-			loop: n.loop, lonely: minLonely,
-			waited: func() time.Duration {
+			loop: n.loop, orphanTime: minOrphanTime,
+			schedDelay: func() time.Duration {
 				h.mu.Lock()
 				freezes, waits := n.freezes, n.waits
 				n.freezes = 0
@@ -67,7 +67,7 @@ func newHangers(names ...string) *hangers {
 				return time.Duration(time.Since(n.start).Seconds() * float64(waits))
 			},
 			offer: func() { h.stop(name, true) },
-			left: func() int {
+			countOffered: func() int {
 				h.mu.Lock()
 				defer h.mu.Unlock()
 				return strings.Count(strings.Join(slices.Collect(maps.Values(h.owners)), " "), name)
@@ -105,8 +105,9 @@ func (h *hangers) plan(name string) {
 	}
 }
 
-// TestHang: a node whose plan loop hangs is relieved within 12 s, and started again when others have all that it had. Where
-// nobody takes that it keeps it, and is started again after ten minutes. Who is slow for want of a core, or was frozen, does not hang.
+// TestHang has a plan loop hang. Other nodes take over within 12 s, and the process is restarted once they have all of its
+// addresses. If no node can take them, it keeps them, and is restarted after ten minutes. A process that waits for a core,
+// or was frozen, does not hang.
 //
 // Trap: the process answers its probes while nothing is planned, so that its addresses stay where they are for ever.
 func TestHang(t *testing.T) {
@@ -123,8 +124,8 @@ func TestHang(t *testing.T) {
 	}{
 		{"one of three", "w1 w2 w3", "w1", time.Hour, 0, 0, true, 12 * time.Second},
 		{"two of three", "w1 w2 w3", "w1 w2", time.Hour, 0, 0, true, 12 * time.Second},
-		{"all", "w1 w2 w3", "w1 w2 w3", time.Hour, 0, 0, false, minLonely + 10*time.Second},
-		{"the only one", "w1", "w1", time.Hour, 0, 0, false, minLonely + 10*time.Second},
+		{"all", "w1 w2 w3", "w1 w2 w3", time.Hour, 0, 0, false, minOrphanTime + 10*time.Second},
+		{"the only one", "w1", "w1", time.Hour, 0, 0, false, minOrphanTime + 10*time.Second},
 		{"for half a minute", "w1 w2 w3", "w1", 30 * time.Second, 0, 0, true, 12 * time.Second},
 		{"for nine seconds", "w1 w2 w3", "w1", 9 * time.Second, 0, 0, false, 0},
 		{"it waits for a core", "w1 w2 w3", "w1", time.Hour, 5 * time.Second, 0, false, 0},
@@ -137,7 +138,7 @@ func TestHang(t *testing.T) {
 					background(t, n.Run)
 				}
 				time.Sleep(time.Minute + 100*time.Millisecond)
-				before := h.nodes["w1"].left()
+				before := h.nodes["w1"].countOffered()
 				if before == 0 {
 					t.Fatal("w1 has nothing, so nothing is tested")
 				}
@@ -152,8 +153,8 @@ func TestHang(t *testing.T) {
 				}
 				start := time.Now()
 				time.Sleep(12 * time.Second)
-				if moved := h.nodes["w1"].left() == 0; moved != tt.moves {
-					t.Errorf("after 12 s w1 has %d of %d addresses", h.nodes["w1"].left(), before)
+				if moved := h.nodes["w1"].countOffered() == 0; moved != tt.moves {
+					t.Errorf("after 12 s w1 has %d of %d addresses", h.nodes["w1"].countOffered(), before)
 				}
 				var died time.Duration
 				for died == 0 && time.Since(start) < 20*time.Minute {
@@ -185,7 +186,7 @@ func TestHangAtTheEnd(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
-		if err := (&hang{loop: stuck, waited: func() time.Duration { return 0 }}).Run(ctx); !errors.Is(err, errHangs) || time.Since(start) > time.Second+endTime {
+		if err := (&hang{loop: stuck, schedDelay: func() time.Duration { return 0 }}).Run(ctx); !errors.Is(err, errHangs) || time.Since(start) > time.Second+endTime {
 			t.Errorf("it ends after %v: %v", time.Since(start), err)
 		}
 		time.Sleep(time.Minute)

@@ -135,7 +135,7 @@ func manyPorts(first, n int) (out []corev1.ServicePort) {
 	return out
 }
 
-// manySources returns source ranges that differ from those of other lists and cannot be joined.
+// manySources returns source ranges that differ from all other lists and cannot be joined.
 func manySources(list, n int) (out []string) {
 	for i := range n {
 		out = append(out, fmt.Sprintf("%d.%d.%d.0/25", 100+list, i>>8, i&255))
@@ -199,8 +199,8 @@ func hostileObjects(tenant []*corev1.Service) config.Objects {
 			Addresses: []string{fmt.Sprintf("10.1.%d.0/24", i), fmt.Sprintf("2001:db8:1:%x::/64", i)}, AutoAssign: &no,
 			ReuseDelay: &metav1.Duration{Duration: time.Hour},
 		}}
-		is := true
-		m := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{UID: p.UID, Controller: &is}}}}
+		isController := true
+		m := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{UID: p.UID, Controller: &isController}}}}
 		for j := range 256 {
 			m.Status.Released = append(m.Status.Released, v1beta1.ReleasedAddress{Address: fmt.Sprintf("10.1.%d.%d", i, j), Time: v1beta1.NewTime(time.Now()),
 				Service: fmt.Sprint("gone/", j), UID: fmt.Sprint(j)})

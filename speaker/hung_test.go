@@ -57,14 +57,14 @@ func (f fullLog) Enabled(_ context.Context, l slog.Level) bool { return l >= slo
 func (f fullLog) WithAttrs([]slog.Attr) slog.Handler           { return f }
 func (f fullLog) WithGroup(string) slog.Handler                { return f }
 
-// TestFullLog: a run of the plan loop hangs because its log line does not leave, as no other one would. Others get the addresses.
+// TestFullLog has a run of the plan loop hang in the log, which takes no more lines. Other nodes get the addresses.
 //
 // Trap: what notices the run that hangs logs that first, and hangs too.
 func TestFullLog(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := newFleet(t, "w1", "w2")
 		for _, a := range []string{"192.0.2.1", "192.0.2.2"} {
-			c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"}) // so nobody probes
+			c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"}) // so no node probes
 		}
 		holds := false
 		c.hangs = func(w *syncer) {
@@ -101,7 +101,7 @@ func TestFullLog(t *testing.T) {
 func testHung(t *testing.T, during string, nodes ...string) {
 	c := newFleet(t, nodes...)
 	for _, a := range []string{"192.0.2.1", "192.0.2.2"} {
-		c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"}) // so nobody probes
+		c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"}) // so no node probes
 	}
 	var plans []string
 	hold := make(chan struct{})
@@ -136,7 +136,7 @@ func testHung(t *testing.T, during string, nodes ...string) {
 		t.Errorf("after twelve seconds: %s, want %s", got, offered)
 	}
 	if err := w1.hang.alive(); err != nil {
-		t.Errorf("w1 is to be started again though nobody was heard: %v", err)
+		t.Errorf("w1 is to be restarted although no other node was heard: %v", err)
 	}
 	for _, n := range c.speakers {
 		n.loop.Kick()

@@ -29,7 +29,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/bgp/engine"
 )
 
-// engineArgument makes the test's program that of a BGP engine.
+// engineArgument makes the test's program run as a BGP engine.
 const engineArgument = "bgp-engine"
 
 // testEngine is the Command of bgp.Config in tests.
@@ -135,7 +135,7 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, f := range families {
 		if f.GetName() == "holdfast_repairs_total" && len(f.GetMetric()) < 4 {
-			t.Errorf("repairs of %d kinds, want those of every part", len(f.GetMetric()))
+			t.Errorf("repairs of %d kinds, want one for every part", len(f.GetMetric()))
 		}
 	}
 }

@@ -139,7 +139,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	}
 	self := w.self(inputs{links: w.links.Links(), sessions: w.bgp.Sessions()})
 	self.Unfit &^= lb.Unfiltered // the filter may not have been set yet
-	w.tell(m, self)
+	w.sendSelf(m, self)
 	w.membership.members.Store(m)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })

@@ -13,36 +13,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// maxLogged is how many Services are named when a run changed more: a thousand lines cost the time that a failover
-// needs for announcements.
+// maxLogged is how many Services a run logs by name. A thousand lines would delay the announcements of a failover.
 const maxLogged = 20
 
 // logChanges logs the Services whose announcement by this node changed, and each new problem of this node.
-func (w *syncer) logChanges(last, now *planned) {
+func (w *syncer) logChanges(last, next *planned) {
 	changes := 0
-	last.plan().Verdicts.Changes(now.Plan.Verdicts, func(_ lb.Key, old, v *plan.Verdict, had, has bool) {
-		if !has {
+	last.plan().Verdicts.Changes(next.Plan.Verdicts, func(_ lb.Key, old, v *plan.Verdict, existed, exists bool) {
+		if !exists {
 			return
 		}
-		if !had {
+		if !existed {
 			old = &plan.Verdict{}
 		}
-		layer2, bgp := old.L2.Here != v.L2.Here && v.L2.Selected, old.BGP.Here != v.BGP.Here && v.BGP.Selected
+
+		layer2 := old.L2.Here != v.L2.Here && v.L2.Selected
+		bgp := old.BGP.Here != v.BGP.Here && v.BGP.Selected
 		if layer2 || bgp {
 			changes++
 		}
 		if layer2 && changes <= maxLogged {
-			w.log.Info(
-				"layer 2",
-				"service",
-				v.Service,
-				"reason",
-				v.L2.Here,
-				"nodes",
-				v.L2.Nodes,
-				"message",
-				v.L2.Message,
-			)
+			w.log.Info("layer 2",
+				"service", v.Service, "reason", v.L2.Here, "nodes", v.L2.Nodes, "message", v.L2.Message)
 		}
 		if bgp && changes <= maxLogged {
 			w.log.Info("BGP", "service", v.Service, "reason", v.BGP.Here, "message", v.BGP.Message)
@@ -51,36 +43,49 @@ func (w *syncer) logChanges(last, now *planned) {
 	if changes > maxLogged {
 		w.log.Info("more Services changed", "services", changes-maxLogged)
 	}
-	for _, p := range now.Problems {
+
+	for _, p := range next.Problems {
 		if last == nil || !slices.Contains(last.Problems, p) {
 			w.log.Warn("node", "reason", p.Reason, "message", p.Message)
 		}
 	}
 }
 
-// debug returns what /debug/state shows.
+// debugState is the answer of /debug/state.
+type debugState struct {
+	Node      string
+	Planned   *planned
+	Members   detect.NodeSets
+	Links     []lb.Interface
+	Layer2    any
+	Sessions  []lb.Session
+	Filter    any
+	Relay     any
+	Unserved  []lb.Key
+	HeadStart bool
+	Proxy     any
+	KubeProxy string
+	// Looks counts the comparisons of the plan with a plan from scratch.
+	Looks int64
+}
+
+// debug returns the answer of /debug/state.
 func (w *syncer) debug() any {
-	return struct {
-		Node      string
-		Planned   *planned
-		Members   detect.NodeSets
-		Links     []lb.Interface
-		Layer2    any
-		Sessions  []lb.Session
-		Filter    any
-		Relay     any
-		Unserved  []lb.Key
-		HeadStart bool
-		Proxy     any
-		KubeProxy string
-		// Looks at the memory of plans.
-		Looks int64
-	}{w.node, w.last.Load(), w.membership.view(), w.links.Links(), w.layer2.State(), w.bgp.Sessions(),
-		switchable(
-			w.filter.on,
-			w.filter.table.State(),
-		), switchable(w.relays.on, w.relays.State()), w.endpoints.Waiting(),
-		w.headstart.InForce(), w.divert.State(), w.boot.Waiting(), w.witness.looks.Load()}
+	return debugState{
+		Node:      w.node,
+		Planned:   w.last.Load(),
+		Members:   w.membership.view(),
+		Links:     w.links.Links(),
+		Layer2:    w.layer2.State(),
+		Sessions:  w.bgp.Sessions(),
+		Filter:    switchable(w.filter.on, w.filter.table.State()),
+		Relay:     switchable(w.relays.on, w.relays.State()),
+		Unserved:  w.endpoints.Waiting(),
+		HeadStart: w.headstart.InForce(),
+		Proxy:     w.divert.State(),
+		KubeProxy: w.boot.Waiting(),
+		Looks:     w.witness.looks.Load(),
+	}
 }
 
 var (
@@ -88,16 +93,16 @@ var (
 		"Speakers by state as this one knows it, itself included: alive, holdDown, speakerDown, dead, left or unknown.",
 		[]string{"state"}, nil)
 	apiAgeDesc = prometheus.NewDesc("holdfast_api_age_seconds",
-		"Time since this speaker last heard the API server, of which it asks nothing: 0 to 3 as a rule.", nil, nil)
+		"Time since this speaker last heard the API server, without asking it for anything: normally 0 to 3.", nil, nil)
 	problemsDesc = prometheus.NewDesc(
 		"holdfast_problems",
-		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).",
+		"Problems that a user must fix: in the configuration (controller) and on the node (speaker).",
 		[]string{"kind", "reason"},
 		nil,
 	)
 	inForceDesc = prometheus.NewDesc(
 		"holdfast_table_in_force",
-		"1 while the kernel does what the last plan asks of the table of this kind: filter, headstart or proxy; 0 also if it is switched off.",
+		"1 while the kernel table of this kind (filter, headstart or proxy) is as the last plan asks; 0 too if it is switched off.",
 		[]string{"kind"},
 		nil,
 	)
@@ -110,7 +115,7 @@ var (
 	)
 	hangsDesc = prometheus.NewDesc(
 		"holdfast_plan_hangs",
-		"1 while a run of the plan loop hangs: others take its addresses over, and the kubelet restarts it.",
+		"1 while a run of the plan loop hangs: other nodes take over its addresses, and the kubelet restarts it.",
 		nil,
 		nil,
 	)
@@ -132,16 +137,21 @@ var nodeReasons = []lb.Reason{
 	lb.CutOff,
 }
 
-// Describe implements prometheus.Collector. It names no metric: those of the membership begin when that does.
+// Describe implements prometheus.Collector. It names no metric: the metrics of the membership begin when it starts.
 func (w *syncer) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector: it reads the membership at scrape time, and the result of the last run.
+// Collect implements prometheus.Collector. It reads the membership and the result of the last run.
 func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
 	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, number(w.hang.since.Load() != nil))
 	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(w.divert.Repairs()), "proxy")
 	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(w.witness.repairs.Load()), "plan")
-	for kind, ok := range map[string]bool{"filter": w.filter.inForce(), "headstart": w.headstart.InForce(), "proxy": w.divert.InForce()} {
+	tables := map[string]bool{
+		"filter":    w.filter.inForce(),
+		"headstart": w.headstart.InForce(),
+		"proxy":     w.divert.InForce(),
+	}
+	for kind, ok := range tables {
 		ch <- prometheus.MustNewConstMetric(inForceDesc, prometheus.GaugeValue, number(ok), kind)
 	}
 	for row := range announcedHere(w.last.Load().plan(), w.layer2.State().Addresses, w.bgp.Sessions()) {
@@ -162,7 +172,13 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	m.Collect(ch)
 }
 
-func number(b bool) float64 { return map[bool]float64{true: 1}[b] }
+// number returns 1 for true and 0 for false.
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
 
 // collectProblems counts the problems that the last run found on this node.
 func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
@@ -177,7 +193,7 @@ func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
 	}
 }
 
-// announcedHere returns the rows of announcedDesc.
+// announcedHere returns the label values of announcedDesc.
 func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session) map[[4]string]bool {
 	out := map[[4]string]bool{}
 	for f := range p.Filter.Each() {
@@ -188,14 +204,17 @@ func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session)
 		if v == nil {
 			continue
 		}
-		if s, shown := lb.StateOf(states, f.Address); shown && s.Answered && v.L2.Here == lb.Announced {
+
+		s, isShown := lb.StateOf(states, f.Address)
+		if isShown && s.Answered && v.L2.Here == lb.Announced {
 			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "layer2"}] = true
 		}
-		if p.Advertised.Has(f.Address) &&
-			v.BGP.Here == lb.Announced &&
-			slices.ContainsFunc(sessions, func(s lb.Session) bool {
-				return s.IsEstablished() && slices.Contains(s.Families, family) && slices.Contains(v.BGP.Peers, s.Peer)
-			}) {
+
+		carriesRoute := func(s lb.Session) bool {
+			return s.IsEstablished() && slices.Contains(s.Families, family) && slices.Contains(v.BGP.Peers, s.Peer)
+		}
+		isAdvertised := p.Advertised.Has(f.Address) && v.BGP.Here == lb.Announced
+		if isAdvertised && slices.ContainsFunc(sessions, carriesRoute) {
 			out[[4]string{f.Service.Namespace, f.Service.Name, string(family), "bgp"}] = true
 		}
 	}
@@ -207,10 +226,11 @@ func (w *syncer) heartbeatProcess() prometheus.Collector {
 	return collectors.NewProcessCollector(collectors.ProcessCollectorOpts{
 		Namespace: "holdfast_heartbeat",
 		PidFn: func() (int, error) {
-			if m := w.membership.members.Load(); m != nil {
-				return m.Process()
+			m := w.membership.members.Load()
+			if m == nil {
+				return 0, errors.New("the membership has not started")
 			}
-			return 0, errors.New("the membership has not started")
+			return m.Process()
 		},
 	})
 }

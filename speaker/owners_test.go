@@ -40,13 +40,25 @@ func (f *fakeResponder) Owned(addrs []netip.Addr) {
 	f.offered = slices.DeleteFunc(f.offered, func(a netip.Addr) bool { return owned[a] })
 }
 
+// fakePeers are other speakers.
+type fakePeers struct {
+	onAsk   func(member string, addrs []netip.Addr, leaves bool)
+	members func() map[string]lb.Member
+}
+
+func (f fakePeers) ask(member string, addrs []netip.Addr, leaves bool) {
+	f.onAsk(member, addrs, leaves)
+}
+
+func (f fakePeers) alive() map[string]lb.Member { return f.members() }
+
 // addressNumber returns one of many addresses.
 func addressNumber(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000|uint32(n))))
 }
 
-// TestLeavesToOwner: each address that is handed over stays until its new owner says that it has it, and thousands have
-// their turn though their owner does not have the others.
+// TestLeavesToOwner hands over thousands of addresses. Each of them stays until its new owner answers that it has the
+// address, and the node asks about all of them in turn.
 func TestLeavesToOwner(t *testing.T) {
 	const count = 5*maxAsked + 7
 	to := map[netip.Addr]string{}
@@ -58,7 +70,7 @@ func TestLeavesToOwner(t *testing.T) {
 	to[addressNumber(0)] = "c"
 	asked := map[string][]netip.Addr{}
 	o := &owners{layer2: from, plan: func() plan.Plan { return plan.Plan{Owners: lb.MapOf(to)} }, age: func() time.Duration { return 0 }}
-	o.ask = func(member string, addrs []netip.Addr, leaves bool) {
+	o.peers = fakePeers{onAsk: func(member string, addrs []netip.Addr, leaves bool) {
 		if len(addrs) > maxAsked || !leaves {
 			t.Errorf("%s is asked about %d addresses, leaves: %v", member, len(addrs), leaves)
 		}
@@ -68,10 +80,10 @@ func TestLeavesToOwner(t *testing.T) {
 			owns[i] = a == addressNumber(count-1)
 		}
 		o.Answered(members.Answer{From: member, Addresses: addrs, Leaves: leaves, Owns: owns})
-	}
+	}}
 	for range 14 {
 		o.turns++
-		o.leave()
+		o.askNewOwners()
 	}
 	if c := asked["c"]; len(c) != 14 || c[0] != addressNumber(0) {
 		t.Errorf("c is asked about %v", c)
@@ -83,7 +95,7 @@ func TestLeavesToOwner(t *testing.T) {
 	}
 }
 
-// TestOfferedToAll: a node whose plan loop hangs knows by the membership too who took over what it offered.
+// TestOfferedToAll has a plan loop hang: the node learns from the membership too which node took over an offered address.
 func TestOfferedToAll(t *testing.T) {
 	a, b := addressNumber(1), addressNumber(2)
 	from := &fakeResponder{offered: []netip.Addr{a, b}}
@@ -92,14 +104,15 @@ func TestOfferedToAll(t *testing.T) {
 		Owners:        lb.MapOf(map[netip.Addr]string{a: "w1", b: "w1"}),
 	}
 	o := &owners{node: "w1", layer2: from, plan: func() plan.Plan { return announced }, age: func() time.Duration { return 0 }, kick: func() {}}
-	o.members = func() map[string]lb.Member {
+	all := func() map[string]lb.Member {
 		return map[string]lb.Member{"w1": {API: lb.APIHeard}, "w2": {API: lb.APIHeard}, "w3": {API: lb.APIHeard}}
 	}
 	var asked []string
-	o.ask = func(member string, addrs []netip.Addr, leaves bool) {
+	ask := func(member string, addrs []netip.Addr, leaves bool) {
 		asked = append(asked, member)
 		o.Answered(members.Answer{From: member, Addresses: addrs, Leaves: leaves, Owns: []bool{member == "w3", false}})
 	}
+	o.peers = fakePeers{ask, all}
 	_, _ = o.turn(t.Context())
 	slices.Sort(asked)
 	if !slices.Equal(asked, []string{"w2", "w3"}) || !slices.Equal(from.offered, []netip.Addr{b}) || len(o.newer) > 0 {
@@ -157,9 +170,9 @@ func newSim(t *testing.T, names ...string) *sim {
 	for _, name := range names {
 		n := &simNode{stale: true}
 		n.owners = &owners{
-			node: name, log: slog.New(slog.DiscardHandler), layer2: &n.fakeResponder, newer: map[netip.Addr]newer{},
-			ask: func(member string, addrs []netip.Addr, leaves bool) { s.ask(name, member, addrs, leaves) }, members: s.metadata,
-			plan: func() plan.Plan { return n.last }, age: n.heard, kick: func() { n.stale = true },
+			node: name, log: slog.New(slog.DiscardHandler), layer2: &n.fakeResponder, newer: map[netip.Addr]newerOwner{},
+			peers: fakePeers{func(member string, addrs []netip.Addr, leaves bool) { s.ask(name, member, addrs, leaves) }, s.metadata},
+			plan:  func() plan.Plan { return n.last }, age: n.heard, kick: func() { n.stale = true },
 		}
 		s.nodes[name] = n
 	}
@@ -170,7 +183,7 @@ func newSim(t *testing.T, names ...string) *sim {
 	return s
 }
 
-// heard returns how long ago the node heard the API server: of one that hangs the kernel acknowledges, until client-go asks.
+// heard returns how long ago the node heard the API server. While that hangs, its kernel acknowledges until client-go asks.
 func (n *simNode) heard() time.Duration {
 	away := time.Since(n.lost)
 	if n.lost.IsZero() || n.hangs && away < 35*time.Second {
@@ -272,7 +285,7 @@ func (s *sim) look() {
 			}
 		}
 		if answers == 0 {
-			s.t.Errorf("after %v nobody answers for %s", time.Since(s.start), a)
+			s.t.Errorf("after %v no node answers for %s", time.Since(s.start), a)
 		}
 		if answers > 1 {
 			s.double[a] += askInterval
@@ -285,7 +298,7 @@ func (s *sim) look() {
 }
 
 // most returns the highest number of moves of an address, and the longest time with two that answer.
-func (s *sim) most() (moves int, double time.Duration) {
+func (s *sim) worst() (moves int, double time.Duration) {
 	for _, n := range s.moves {
 		moves = max(moves, n)
 	}
@@ -326,7 +339,7 @@ func (s *sim) do(steps string) {
 				n.lost, n.spec, n.stale = time.Time{}, s.spec, true
 			case "older":
 				s.nodes[name].older = true
-				s.nodes[name].contact.says.Store(uint32(lb.APIUnknown))
+				s.nodes[name].contact.state.Store(uint32(lb.APIUnknown))
 			default:
 				node.Excluded, node.Draining = words[0] == "exclude", words[0] == "drain"
 				s.change(func(spec *lb.State) { spec.Nodes[name] = node })
@@ -335,8 +348,8 @@ func (s *sim) do(steps string) {
 	}
 }
 
-// TestAwayFromAPI: histories of speakers that hear each other, of which some do not hear the API server. Nobody ever stops without
-// another one that answers.
+// TestAwayFromAPI runs histories of speakers that hear each other, while some of them do not hear the API server. No speaker
+// stops to answer before another one answers.
 //
 // Trap: a node that was excluded does not know, and stays a second owner for good.
 func TestAwayFromAPI(t *testing.T) {
@@ -378,7 +391,7 @@ func TestAwayFromAPI(t *testing.T) {
 					t.Fatal("w1 owns nothing, so nothing is tested")
 				}
 				s.do(tt.steps)
-				moves, double := s.most()
+				moves, double := s.worst()
 				t.Logf("%d moves at most, two owners for %v at most", moves, double)
 				if moves > tt.moves || double > tt.double {
 					t.Errorf("an address moved %d times and had two owners for %v; want %d and %v at most", moves, double, tt.moves, tt.double)

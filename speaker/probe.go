@@ -18,31 +18,31 @@ import (
 )
 
 const (
-	// probeInterval is between two probes, of which each asks maxKnocks ports.
+	// probeInterval is the time between two probes. Each of them asks maxKnocks ports at most.
 	probeInterval = time.Second
 	maxKnocks     = 16
-	// wireTime is how long machines on one link have to answer, knockTime how long a port has.
+	// wireTime is how long machines on one link have to answer, and knockTime how long a port has.
 	wireTime, knockTime = 300 * time.Millisecond, time.Second
 )
 
-// probed is the step of kubectl holdfast that says what the wire answers.
+// probed is the step of kubectl holdfast about the answers on the wire.
 type probed struct {
 	Step, Verdict, Text string
 	Details             []string `json:",omitempty"`
-	// Do is what to do about it.
+	// Do says what to do about a problem.
 	Do string `json:",omitempty"`
 }
 
-// knock is one port to ask, at a machine that has its address.
+// knock is one port to ask, at a machine that answers for its address.
 type knock struct {
 	lb.Frontend
 	link lb.Interface
 	mac  lb.MAC
 }
 
-// probes serves POST /debug/probe?service=NAMESPACE/NAME: which machines answer for its addresses on this node's links,
-// and what its TCP ports answer there. Whoever may forward a port to the pod may ask: so it asks only about frontends
-// of this node's plan, and about one Service a second.
+// probes serves POST /debug/probe?service=NAMESPACE/NAME. The answer says which machines answer for the Service's
+// addresses on this node's links, and what its TCP ports answer there. Every user with the right to forward ports to the
+// pod may ask. So it asks only about frontends of this node's plan, and about one Service a second.
 func (w *syncer) probes() http.HandlerFunc {
 	turns := rate.NewLimiter(rate.Every(probeInterval), 1)
 	return func(out http.ResponseWriter, r *http.Request) {
@@ -54,7 +54,7 @@ func (w *syncer) probes() http.HandlerFunc {
 		if step.Text == "" {
 			http.Error(
 				out,
-				"no Service of this name has an address in a subnet of this node's links; what is only routed no frame can ask",
+				"no Service of this name has an address in a subnet of this node's links; frames cannot ask for other addresses",
 				http.StatusNotFound,
 			)
 			return
@@ -64,8 +64,8 @@ func (w *syncer) probes() http.HandlerFunc {
 	}
 }
 
-// askOwners asks for the addresses of a Service on the links of their subnets, and returns the ports to ask where
-// machines answered.
+// askOwners asks for the addresses of a Service on the links of their subnets. It returns the ports to ask, at the
+// machines that answered.
 func (w *syncer) askOwners(ctx context.Context, service string) (step probed, knocks []knock) {
 	step = probed{Step: "wire at " + w.node, Verdict: "ok"}
 	var asked netip.Addr
@@ -77,10 +77,12 @@ func (w *syncer) askOwners(ctx context.Context, service string) (step probed, kn
 		if f.Address != asked {
 			asked, owners = f.Address, w.askOwner(ctx, f.Address, &step)
 		}
+		if f.Protocol != "TCP" {
+			continue
+		}
 		for _, k := range owners {
-			if k.Frontend = *f; f.Protocol == "TCP" {
-				knocks = append(knocks, k)
-			}
+			k.Frontend = *f
+			knocks = append(knocks, k)
 		}
 	}
 	step.Text = strings.TrimPrefix(step.Text, "; ")
@@ -97,9 +99,10 @@ func (w *syncer) askOwner(ctx context.Context, address netip.Addr, step *probed)
 		macs, err := w.layer2.WhoHas(ctx, l, address, wireTime)
 		text, good := named(macs, w.membership.speakers())
 		if err != nil {
-			text, good = "no machine that is known: "+err.Error(), false
+			text, good = "no known machine: "+err.Error(), false
 		}
-		if step.Text += fmt.Sprintf("; for %s on link %s answers %s", address, l.Name, text); !good {
+		step.Text += fmt.Sprintf("; for %s on link %s answers %s", address, l.Name, text)
+		if !good {
 			step.Verdict = "problem"
 			step.Do = cmp.Or(step.Do, w.ownersRemedy(address, macs))
 		}
@@ -144,8 +147,8 @@ func portRemedy(k knock, answer layer2.Answer, machine string) string {
 	return "look at the log of this speaker, which could not ask for " + port
 }
 
-// askPorts adds what ports answer, and says of closed ones before who answers for the addresses. Source ranges may
-// refuse this node, which is no fault.
+// askPorts asks ports, and adds their answers. Ports that are not open come first in the text. Source ranges may exclude
+// this node, which is no problem.
 func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	var group sync.WaitGroup
 	step.Details = make([]string, min(len(knocks), maxKnocks))
@@ -165,16 +168,19 @@ func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
 		})
 	}
 	group.Wait()
-	if i := slices.IndexFunc(remedies, func(do string) bool { return do != "" }); i >= 0 {
+
+	i := slices.IndexFunc(remedies, func(do string) bool { return do != "" })
+	if i >= 0 {
 		step.Verdict, step.Text = "problem", step.Details[i]+"; "+step.Text
 		step.Do = cmp.Or(step.Do, remedies[i])
 	}
-	if more := len(knocks) - maxKnocks; more > 0 {
+	more := len(knocks) - maxKnocks
+	if more > 0 {
 		step.Details = append(step.Details, fmt.Sprintf("%d more were not asked", more))
 	}
 }
 
-// named names machines by their nodes, and reports whether they are one node.
+// named returns the names of machines by their nodes, and reports whether all of them are one node.
 func named(macs map[lb.MAC]bool, nodes map[lb.MAC]string) (text string, one bool) {
 	owners, list := map[string]bool{}, []string{}
 	for mac := range macs {

@@ -98,8 +98,8 @@ func TestTablesInForce(t *testing.T) {
 		w.hang = &hang{}
 		expect := func(when, filter, headstart, proxy string) {
 			t.Helper()
-			want := "# HELP holdfast_table_in_force 1 while the kernel does what the last plan asks of the table of this kind: filter, headstart or proxy; " +
-				"0 also if it is switched off.\n# TYPE holdfast_table_in_force gauge\n" +
+			want := "# HELP holdfast_table_in_force 1 while the kernel table of this kind (filter, headstart or proxy) is as the last plan asks; " +
+				"0 too if it is switched off.\n# TYPE holdfast_table_in_force gauge\n" +
 				"holdfast_table_in_force{kind=\"filter\"} " + filter + "\nholdfast_table_in_force{kind=\"headstart\"} " + headstart +
 				"\nholdfast_table_in_force{kind=\"proxy\"} " + proxy + "\n"
 			if err := testutil.CollectAndCompare(w, strings.NewReader(want), "holdfast_table_in_force"); err != nil {

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// timerSlack is how late timers may be: far below all that this process waits for.
+	// timerSlack is how late timers may be: far less than any time that this process waits for.
 	timerSlack = 500 * time.Microsecond
-	// monitorSlack is how late the runtime's monitor may look: for 50 times 20 us after whatever wakes this process,
-	// which took an eighth of its CPU. The monitor interrupts what computes for more than 10 ms, and at its second look
-	// lends the core of a thread in a long system call to others.
+	// monitorSlack is how late the monitor thread of the Go runtime may be. Without it the monitor runs 50 times at 20 us
+	// each time that the process wakes, which costs 12 % of its CPU. The monitor preempts goroutines that run for more
+	// than 10 ms, and retakes the core of a thread in a long system call.
 	monitorSlack = 5 * time.Millisecond
-	// slackEvery is how often it is set: a thread inherits it from the thread that starts it, and the monitor starts
-	// some (PR_SET_TIMERSLACK(2const)).
-	slackEvery = 10 * time.Second
+	// slackInterval is how often the slack is set again: a thread inherits it from the thread that starts it, and the
+	// monitor starts some (PR_SET_TIMERSLACK(2const)).
+	slackInterval = 10 * time.Second
 )
 
-// slacken lets the timers of this process be late. To do so for other threads needs SYS_NICE, as real-time heartbeats
-// do.
+// slacken lets the timers of this process be late, and returns when to do so again. For other threads than the caller's
+// it needs SYS_NICE, as real-time heartbeats do.
 func slacken(context.Context) (again time.Duration, err error) {
 	for i, thread := range threads() {
 		slack := timerSlack
@@ -36,14 +36,14 @@ func slacken(context.Context) (again time.Duration, err error) {
 			0,
 		)
 	}
-	return slackEvery, nil
+	return slackInterval, nil
 }
 
-// monitorThread is the place of the runtime's monitor among the threads: it is the first that the runtime starts.
+// monitorThread is the index of the runtime's monitor in the result of threads: the runtime starts it first.
 const monitorThread = 1
 
-// threads returns the threads of this process, the oldest first: the kernel counts up, and begins again at its highest
-// number.
+// threads returns the threads of this process, the oldest first. The kernel numbers threads in rising order, and starts
+// again after its highest number.
 func threads() (out []int) {
 	entries, _ := os.ReadDir("/proc/self/task")
 	for _, e := range entries {

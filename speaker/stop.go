@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// handoverTime bounds how long a speaker that stops waits for others to take its addresses over: far less than
-	// the pod's grace period, and more than a node goes on with BGP routes that it leaves.
+	// handoverTime bounds how long a speaker that stops waits for others to take over its addresses. It is far less than
+	// the pod's grace period, and longer than a node keeps the BGP routes that it leaves.
 	handoverTime = 4 * time.Second
 	// handoverInterval is the time between two checks whether all addresses are handed over.
 	handoverInterval = 20 * time.Millisecond
 )
 
-// handOver waits for the order to stop, and then until others announce the addresses of this node, if any other node
-// can, and until the routes that it leaves are withdrawn. Until then this speaker goes on with everything. If the node
-// goes down, the routers hear it. handOver returns at once when whole ends.
+// handOver waits for the order to stop. Then it waits until other nodes announce the addresses of this node, as far as
+// any can, and until this node has withdrawn its routes; meanwhile the speaker works as before. If the node goes down,
+// the routers are told. handOver returns at once when whole ends.
 func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 	select {
 	case <-whole.Done():
@@ -41,23 +41,30 @@ func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 	defer cancel()
 	start := time.Now()
 	err := wait.PollUntilContextCancel(ctx, handoverInterval, true, func(context.Context) (bool, error) {
-		return (w.saidGoodbye.Load() ||
-			w.hung.Load()) &&
-			len(w.layer2.Offered()) == 0 &&
-			len(w.layer2.Handing()) == 0 &&
-			w.last.Load().plan().Withdraws.IsZero(), nil
+		return w.isHandedOver(), nil
 	})
-	if last := w.last.Load(); last != nil && last.Goodbye != "" && whole.Err() == nil {
+
+	last := w.last.Load()
+	if last != nil && last.Goodbye != "" && whole.Err() == nil {
 		w.log.Info("BGP sessions are shut down", "reason", last.Goodbye)
 		w.bgp.Shutdown(last.Goodbye)
 	}
 	w.log.Info("stopping", "handedOver", err == nil, "after", time.Since(start).Round(time.Millisecond))
 }
 
-// goodbye returns what routers hear when the speaker of a node is ordered to stop: Cease, Administrative Shutdown, with
-// this text, so that they forget the routes; or nothing (""), so that they keep them for the speaker that is started
-// next (graceful restart). A node that is drained and still advertises does so because no other can: routers would lose
-// the only route.
+// isHandedOver reports whether the other speakers know that this one stops, and have taken over its addresses, and
+// whether its routes are withdrawn.
+func (w *syncer) isHandedOver() bool {
+	isKnown := w.saidGoodbye.Load() || w.hung.Load()
+	return isKnown &&
+		len(w.layer2.Offered()) == 0 &&
+		len(w.layer2.Handing()) == 0 &&
+		w.last.Load().plan().Withdraws.IsZero()
+}
+
+// goodbye returns the text that routers get when the speaker of a node is ordered to stop: with Cease, Administrative
+// Shutdown (RFC 9003), so that they remove the routes. "" sends nothing, so that they keep the routes for the next
+// speaker (graceful restart). A drained node that still advertises has the only route, which routers must not remove.
 func goodbye(n lb.Node, p plan.Plan) string {
 	switch {
 	case n.ShuttingDown:
@@ -71,8 +78,8 @@ func goodbye(n lb.Node, p plan.Plan) string {
 // errMarkRemoved ends a process that has withdrawn everything and should announce again.
 var errMarkRemoved = errors.New("the uninstall mark was removed: only a new process announces again")
 
-// withdraw obeys the uninstall mark: it withdraws all announcements, then removes the filter and everything else that
-// this node keeps.
+// withdraw withdraws all announcements because of the uninstall mark. Then it removes the filter, and everything else
+// that Holdfast keeps on this node.
 func (w *syncer) withdraw() error {
 	if w.withdrawn.Load() {
 		return nil

@@ -34,9 +34,9 @@ func TestGoodbye(t *testing.T) {
 		{"well", lb.Node{}, routes, ""},
 		{"well, and advertises nothing", lb.Node{}, plan.Plan{}, ""},
 		{"drained", lb.Node{Draining: true}, plan.Plan{}, "node w1 is drained"},
-		{"drained, and nobody else can serve", lb.Node{Draining: true}, routes, ""},
+		{"drained, and no other node can serve", lb.Node{Draining: true}, routes, ""},
 		{"goes down", lb.Node{Draining: true, ShuttingDown: true}, plan.Plan{}, "node w1 goes down"},
-		{"goes down, and nobody else can serve", lb.Node{Draining: true, ShuttingDown: true}, routes, "node w1 goes down"},
+		{"goes down, and no other node can serve", lb.Node{Draining: true, ShuttingDown: true}, routes, "node w1 goes down"},
 		{"excluded", lb.Node{Excluded: true}, plan.Plan{}, ""},
 	} {
 		tt.node.Name = "w1"

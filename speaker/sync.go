@@ -41,11 +41,11 @@ type syncer struct {
 	objects
 	stops
 
-	newcomers   newcomers
-	local       local
-	memberFacts *memberFacts
-	// told is what the other speakers were told last.
-	told atomic.Pointer[lb.Member]
+	newcomers     newcomers
+	localServices localServices
+	memberFacts   *memberFacts
+	// sent is the metadata that was last sent to the other speakers.
+	sent atomic.Pointer[lb.Member]
 	// memory makes the plans, and witness checks it.
 	memory  plan.Memory
 	witness *witness
@@ -118,35 +118,35 @@ type planned struct {
 	Goodbye string
 }
 
-// inputs are what one run reads from everything but the membership.
+// inputs are what one run reads from all sources but the membership.
 type inputs struct {
 	links []lb.Interface
-	// state has what the API server says, and the addresses of this node's links. While the API server is away, it is
-	// what that said last.
+	// state has the objects of the API server, and the addresses of this node's links. While the API server is away, it
+	// has the last objects.
 	state lb.State
-	// speakers maps the nodes that have a speaker to an address of each.
+	// speakers has an address of each node with a speaker.
 	speakers map[string]netip.Addr
-	// sessions with routers: what this node tells the others of them and what it reports are of one moment.
+	// sessions are the BGP sessions. This node reports to the other speakers and to the API server from the same list.
 	sessions []lb.Session
-	// stopping: this speaker hands its addresses over.
+	// stopping reports whether this speaker hands its addresses over.
 	stopping bool
-	// fresh are the addresses that are new, the first of them for freshFor.
+	// fresh are the new addresses. The first of them stops being new after freshFor.
 	fresh    map[lb.Key][]netip.Addr
 	freshFor time.Duration
-	// proxied: the proxies of this node have answered. Until then the table of an earlier run stays as it is.
+	// proxied reports whether the proxies of this node have answered. Until then the table of an earlier run stays.
 	proxied bool
 }
 
-// sync is one run: read, participate, run. Until the other speakers are known it filters only.
+// sync is one run. It only filters until the other speakers are known.
 func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	if !w.cluster.Synced() || !w.links.Synced() || !w.kernel.Checked() {
-		return 0, nil // all kick when they have synced
+		return 0, nil // each of them kicks when it has synced
 	}
 	if w.cluster.Uninstalling() {
 		return 0, w.withdraw()
 	}
 	if w.withdrawing {
-		w.markRemoved.Kick() // among others BGP has stopped for good
+		w.markRemoved.Kick() // BGP, for example, does not start again in this process
 		return 0, nil
 	}
 	in := w.read(w.links.Links())
@@ -160,7 +160,7 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	}
 	view, metadata := w.participate(m, in)
 	if !view.Settled {
-		return 0, w.filterOnly(in) // the membership kicks when the others had time to send their metadata
+		return 0, w.filterOnly(in) // the membership kicks once the other speakers had time to send their metadata
 	}
 	again, err = w.run(in, view, metadata)
 	m.Confirm(view)
@@ -169,20 +169,30 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	return again, err
 }
 
-// read compiles the objects of the API server, unless they are as before, and the links: the death of a node changes no
-// object, and its addresses must not wait. Their problems are the controller's to report.
+// read reads the links, and compiles the objects of the API server if they changed: the death of a node changes no
+// object, and its addresses must not wait. The controller reports the Problems of objects.
 func (w *syncer) read(links []lb.Interface) inputs {
-	if v := w.cluster.Version(); v != w.version {
+	version := w.cluster.Version()
+	if version != w.version {
 		w.compiled, _ = w.compiler.Compile(w.cluster.Objects(), w.options)
-		w.version = v
+		w.version = version
 	}
+
 	state := w.compiled
 	state.Here.Addresses = link.Addresses(links)
-	fresh, freshFor := w.newcomers.see(state.Services, time.Now())
+	fresh, freshFor := w.newcomers.update(state.Services, time.Now())
 	pods, proxied := w.proxyPods(state.ProxyPods)
 	state.ProxyPods = pods
-	return inputs{links, state, w.cluster.SpeakerAddresses(), w.bgp.Sessions(), w.stopping.Load() ||
-		w.hung.Load(), fresh, freshFor, proxied}
+	return inputs{
+		links:    links,
+		state:    state,
+		speakers: w.cluster.SpeakerAddresses(),
+		sessions: w.bgp.Sessions(),
+		stopping: w.stopping.Load() || w.hung.Load(),
+		fresh:    fresh,
+		freshFor: freshFor,
+		proxied:  proxied,
+	}
 }
 
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
@@ -199,7 +209,7 @@ func (w *syncer) participate(m *members.Members, in inputs) (detect.NodeSets, ma
 		return detect.NodeSets{}, nil
 	}
 	if view.Settled {
-		w.tell(m, w.self(in))
+		w.sendSelf(m, w.self(in))
 	}
 	metadata := m.Metadata()
 	w.liveness.Set(
@@ -214,21 +224,22 @@ func (w *syncer) participate(m *members.Members, in inputs) (detect.NodeSets, ma
 	return view, metadata
 }
 
-// linksChanged makes a plan, at once if a link is gone that the others know: its addresses must not wait until a burst
-// has a pause.
+// linksChanged makes a plan. It does so at once if a link is gone that the other speakers know: its addresses must not
+// wait for the pause in a burst.
 func (w *syncer) linksChanged(links []lb.Interface) {
-	now, told := localMember(links, nil, nil), w.told.Load()
-	if told != nil && slices.ContainsFunc(told.Links, func(l lb.Link) bool {
-		return !slices.ContainsFunc(now.Links, func(n lb.Link) bool { return n.Name == l.Name })
-	}) {
+	present, sent := localMember(links, nil, nil), w.sent.Load()
+	isGone := func(l lb.Link) bool {
+		return !slices.ContainsFunc(present.Links, func(p lb.Link) bool { return p.Name == l.Name })
+	}
+	if sent != nil && slices.ContainsFunc(sent.Links, isGone) {
 		w.loop.Hurry()
 	}
 	w.loop.Kick()
 }
 
-// tell sends this node's metadata.
-func (w *syncer) tell(m *members.Members, self lb.Member) {
-	w.told.Store(&self)
+// sendSelf sends this node's metadata to the other speakers.
+func (w *syncer) sendSelf(m *members.Members, self lb.Member) {
+	w.sent.Store(&self)
 	m.SetSelf(self)
 }
 
@@ -256,7 +267,8 @@ func (w *syncer) run(in inputs, view detect.NodeSets, metadata map[string]lb.Mem
 	}
 	w.report.Set(done.Standing)
 	again = daemon.Sooner(live.Again, in.freshFor)
-	if ends := lb.Sooner(p.RelaysEnd, p.Withdraws); !ends.IsZero() {
+	ends := lb.Sooner(p.RelaysEnd, p.Withdraws)
+	if !ends.IsZero() {
 		again = daemon.Sooner(again, max(ends.Sub(state.Now), time.Millisecond))
 	}
 	return again, err
@@ -279,7 +291,8 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 	if s.Here.CutOffFrom != nil {
 		s.Here.Announced = last.plan().Announcements
 	}
-	if s.Here.Previous = last.previous(epoch); s.Here.Previous == nil && w.relays.on {
+	s.Here.Previous = last.previous(epoch)
+	if s.Here.Previous == nil && w.relays.on {
 		s.Here.Inherited = w.relays.inherited()
 	}
 	s.Here.Unfiltered, s.Here.Refused = w.filter.failed(), w.filter.refused()
@@ -287,9 +300,9 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 	return s
 }
 
-// apply plans, and sets every sink in this order: withdraw what goes, filter, relay, serve what is new, announce. The
-// filter precedes the announcements because kube-proxy may know an address already, and a client the MAC of any node.
-// What it lets in finds the way to a proxy of this node at once.
+// apply plans, and sets the sinks in this order: withdraw, filter, relay, serve new addresses, announce. The filter
+// comes before the announcements because kube-proxy may serve an address already, and a client may know the MAC of any
+// node. Packets that the filter accepts find the way to a proxy of this node at once.
 func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Plan, error) {
 	last := w.last.Load().plan()
 	p := w.memory.ForNode(w.node, state)
@@ -297,9 +310,11 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 		p.Relays, p.RelaysEnd = lb.Map[netip.Addr, lb.Relay]{}, time.Time{}
 	}
 	w.conntrack.Relay(p.Relays, state.Now)
-	if rest, less := last.Staying(p); less {
+	rest, isLess := last.Staying(p)
+	if isLess {
 		w.announce(in, rest, macs)
 	}
+
 	ways := divert.Desired{NodePorts: p.ClosedNodePorts, Proxies: w.ownProxies(state.ProxyPods)}
 	ways.Diversions = p.Entering(last, false)
 	w.divert.Set(ways)
@@ -312,7 +327,7 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 		p = p.Waiting(last)
 	}
 	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: p.Owners.Len() > 0, Speakers: macs})
-	// A connection finds the way to a proxy before the head start ends, and the head start before that way ends.
+	// The order lets a connection find a proxy or a head start at every moment.
 	ways.Diversions = p.Entering(last, true)
 	w.divert.Set(ways)
 	w.headstart.Set(w.starts(in.fresh))
@@ -323,8 +338,8 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	return p, errors.Join(filterErr, relayErr)
 }
 
-// starts returns where connections to new addresses go. Without the filter only kube-proxy knows source ranges, and
-// nobody may come in before it does.
+// starts returns where connections to new addresses go. Without the filter only kube-proxy enforces source ranges, so no
+// address gets a head start.
 func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 	if !w.filter.inForce() {
 		fresh = nil
@@ -332,8 +347,8 @@ func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 	return w.compiler.Starts(fresh, w.node)
 }
 
-// announce sets the sinks that attract traffic. If this run was found to hang, others take over by now, and the next
-// plan is the first one to tell which addresses are this node's.
+// announce sets the sinks that attract traffic. It sets none if this run was found to hang: other nodes take over then,
+// and the next plan decides which addresses this node has.
 func (w *syncer) announce(in inputs, p plan.Plan, macs map[lb.MAC]bool) {
 	if w.hung.Load() && !in.stopping {
 		return
@@ -352,7 +367,7 @@ func (w *syncer) lostEndpoints(speakers map[string]netip.Addr, alive map[string]
 		}
 	}
 	if len(silent) == 0 {
-		return nil // as mostly: costs nothing
+		return nil
 	}
 	return w.compiler.LostEndpoints(silent)
 }

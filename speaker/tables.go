@@ -21,21 +21,21 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/relay"
 )
 
-// guard is the packet filter of this node, or keeps it removed if filtering is off.
+// guard sets the packet filter of this node, or removes it if filtering is off.
 type guard struct {
 	table *filter.Table
-	// on: if not, what an earlier run left is removed.
+	// on reports whether this node filters. Otherwise the table of an earlier run is removed.
 	on bool
-	// podLinks are prefixes of the names of pods' links, beside those that network plugins use.
+	// podLinks are prefixes of the names of pods' links, in addition to the names that network plugins use.
 	podLinks []string
-	// kernel knows what the node's kernel lacks for the filter.
+	// kernel knows which features of the filter the node's kernel lacks.
 	kernel *kernel.Monitor
-	// announced are the announcements that were set last, of which named counts those that each link is named by.
+	// announced are the announcements of the last plan. named counts them for each link that they name.
 	announced lb.Map[netip.Addr, *lb.Announcement]
 	named     map[string]int
 }
 
-// newGuard returns a guard that kicks when the filter fails or works again, and when it refuses other Services.
+// newGuard returns a guard. It kicks when the filter fails or recovers, and when the refused Services change.
 func newGuard(log *slog.Logger, s settings, lacks *kernel.Monitor, kick func()) *guard {
 	g := &guard{podLinks: s.podLinks, kernel: lacks, on: s.Options.Filters(), named: map[string]int{}}
 	g.table = filter.New(log, func() {
@@ -47,7 +47,7 @@ func newGuard(log *slog.Logger, s settings, lacks *kernel.Monitor, kick func()) 
 	return g
 }
 
-// set makes the kernel enforce the plan's filter; relayed is that of filter.Desired.
+// set makes the kernel enforce the plan's filter. Relayed is the field of filter.Desired.
 func (g *guard) set(p plan.Plan, relayed lb.Map[netip.Addr, struct{}], node lb.Node, links []lb.Interface) error {
 	if !g.on {
 		return g.table.Remove()
@@ -61,7 +61,7 @@ func (g *guard) set(p plan.Plan, relayed lb.Map[netip.Addr, struct{}], node lb.N
 	return nil
 }
 
-// possible returns the filter without what the kernel lacks, since it would refuse the whole of it.
+// possible returns the filter without the features that the kernel lacks: it would refuse the whole filter.
 func possible(d filter.Desired, k *kernel.Monitor) filter.Desired {
 	d.NoLog = k.Lacks(kernel.DropLogs)
 	d.NoLimits = k.Lacks(kernel.ConnectionLimits)
@@ -73,9 +73,13 @@ func possible(d filter.Desired, k *kernel.Monitor) filter.Desired {
 // announcing returns the names of the links to which announcements are restricted.
 func (g *guard) announcing(announcements lb.Map[netip.Addr, *lb.Announcement]) []string {
 	count := func(a *lb.Announcement, n int) {
-		for i := 0; a != nil && i < len(a.Links); i++ {
-			if g.named[a.Links[i]] += n; g.named[a.Links[i]] == 0 {
-				delete(g.named, a.Links[i])
+		if a == nil {
+			return
+		}
+		for _, name := range a.Links {
+			g.named[name] += n
+			if g.named[name] == 0 {
+				delete(g.named, name)
 			}
 		}
 	}
@@ -87,7 +91,7 @@ func (g *guard) announcing(announcements lb.Map[netip.Addr, *lb.Announcement]) [
 	return slices.Collect(maps.Keys(g.named))
 }
 
-// inForce reports whether the kernel enforces the filter that was set last.
+// inForce reports whether the kernel enforces the last filter.
 func (g *guard) inForce() bool {
 	ok, _ := g.table.Enforced()
 	return ok && g.on
@@ -101,7 +105,7 @@ func (g *guard) refused() lb.Map[lb.Key, struct{}] {
 	return lb.SetOf(slices.Collect(maps.Keys(g.table.Refused()))...)
 }
 
-// why says what keeps the filter from being in force.
+// why returns the reason why the filter is not in force.
 func (g *guard) why(node lb.Object) string {
 	for _, l := range g.kernel.Missing() {
 		if l.Feature == kernel.PacketFilter {
@@ -111,22 +115,22 @@ func (g *guard) why(node lb.Object) string {
 	return "see the log of its speaker"
 }
 
-// relays are the relays of this node, or keep them removed if relaying is off.
+// relays sets the relays of this node, or removes them if relaying is off.
 type relays struct {
 	*relay.Relayer
 	on bool
-	// list and ended are what relayed was asked for last, and addresses what it returned.
+	// list and ended are the inputs of the last call of relayed, and addresses is its result.
 	list      lb.Map[netip.Addr, lb.Relay]
 	ended     map[netip.Addr]time.Time
 	addresses lb.Map[netip.Addr, struct{}]
 }
 
-// newRelays returns relays that kick when some of them end.
+// newRelays returns relays. It kicks when some of them end.
 func newRelays(log *slog.Logger, s settings, links func() []lb.Interface, kick func()) *relays {
 	return &relays{Relayer: relay.New(relay.Config{Log: log, Links: links, Changed: kick}), on: s.relay}
 }
 
-// set makes the kernel relay what is desired.
+// set makes the kernel relay the desired addresses.
 func (r *relays) set(d relay.Desired) error {
 	if !r.on {
 		return r.Remove()
@@ -138,24 +142,24 @@ func (r *relays) set(d relay.Desired) error {
 // inherited returns the relays of an earlier run: relayed address to an address of the former owner.
 func (r *relays) inherited() map[netip.Addr]netip.Addr {
 	out := map[netip.Addr]netip.Addr{}
-	for a, is := range r.Inherited() {
-		out[a] = is.Via
+	for a, inherited := range r.Inherited() {
+		out[a] = inherited.Via
 	}
 	return out
 }
 
-// lasting returns the addresses that the kernel relays since an earlier run.
+// lasting returns the addresses that the kernel has relayed since an earlier run.
 func (r *relays) lasting() lb.Map[netip.Addr, struct{}] {
 	var out []netip.Addr
-	for a, is := range r.Inherited() {
-		if r.on && !is.Ended {
+	for a, inherited := range r.Inherited() {
+		if r.on && !inherited.Ended {
 			out = append(out, a)
 		}
 	}
 	return lb.SetOf(out...)
 }
 
-// relayed returns the addresses whose older connections this node relays to another one.
+// relayed returns the addresses whose older connections this node relays to another node.
 func (r *relays) relayed(list lb.Map[netip.Addr, lb.Relay]) lb.Map[netip.Addr, struct{}] {
 	ended := r.Ended()
 	if !lb.SameMap(ended, r.ended) {
@@ -166,14 +170,14 @@ func (r *relays) relayed(list lb.Map[netip.Addr, lb.Relay]) lb.Map[netip.Addr, s
 	r.list, r.ended = list, ended
 	r.addresses = r.addresses.With(slices.Values(at), func(a netip.Addr) (v struct{}, has bool) {
 		one := list.Of(a)
-		start, over := ended[a]
-		over = over && (one.Start.IsZero() || one.Start.Equal(start))
-		return v, one.Via.IsValid() && !over
+		start, hasEnded := ended[a]
+		isSameRelay := one.Start.IsZero() || one.Start.Equal(start)
+		return v, one.Via.IsValid() && !(hasEnded && isSameRelay)
 	})
 	return r.addresses
 }
 
-// switchable is the state of what may be switched off, for /debug/state.
+// switchable returns the state of a part for /debug/state, or "off" if the part is switched off.
 func switchable(on bool, state any) any {
 	if on {
 		return state
@@ -181,7 +185,7 @@ func switchable(on bool, state any) any {
 	return "off"
 }
 
-// tries returns an attempt of every feature in use.
+// tries returns an attempt of every kernel feature that is in use.
 func tries(s settings) (out []kernel.Attempt) {
 	add := func(f kernel.Feature, used bool, try func() error) {
 		if used {

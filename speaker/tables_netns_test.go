@@ -85,7 +85,7 @@ func TestOff(t *testing.T) {
 	})
 }
 
-// TestRelayedEnds: the filter hears of a relay that ends, and of one that begins again.
+// TestRelayedEnds shows that the filter follows a relay that ends and begins again.
 func TestRelayedEnds(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		kicked := make(chan struct{}, 1)
@@ -128,7 +128,7 @@ func readLinks(t *testing.T) []lb.Interface {
 	return m.Links()
 }
 
-// TestUnknownLinks: a Service that admits nobody but the cluster's own traffic stays closed to what comes by a link that
+// TestUnknownLinks has a Service that admits only the cluster's own traffic. It stays closed to packets from a link that
 // appeared while no speaker ran, unless the link has a name that only pods' links have.
 func TestUnknownLinks(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestUnknownLinks(t *testing.T) {
 	})
 }
 
-// reaches reports whether a host connects. One that is let in does so at once; the silence of the others has to last.
+// reaches reports whether a host connects. An admitted host connects at once; the silence of a refused host has to last.
 func reaches(from *nstest.NS, vip netip.Addr) bool {
 	for _, wait := range []time.Duration{200 * time.Millisecond, 800 * time.Millisecond} {
 		var c net.Conn

@@ -60,7 +60,7 @@ func TestLinksChanged(t *testing.T) {
 				if len(m.Links) != 1 {
 					t.Fatal("the link cannot announce")
 				}
-				w.told.Store(&m)
+				w.sent.Store(&m)
 				background(t, w.loop.Run)
 				synctest.Wait()
 				w.linksChanged(tt.links)
