@@ -30,6 +30,8 @@ type Answer struct {
 	Pod    string `json:"pod"`
 	Node   string `json:"node"`
 	Client string `json:"client"`
+	// Port is the client's port, if a host outside of the cluster answers.
+	Port uint16 `json:"port,omitempty"`
 	// Via is who connected where a PROXY protocol header named the client, To the client's destination in the header.
 	Via string `json:"via,omitempty"`
 	To  string `json:"to,omitempty"`

@@ -162,7 +162,12 @@ func (b *Bed) Probe(ctx context.Context, host, protocol string, address netip.Ad
 
 func (b *Bed) start(ctx context.Context, host, target string, args ...string) (*Stream, error) {
 	argv := append(append([]string{b.prober()}, args...), target)
-	s := &Stream{cmd: b.Cluster.Command(ctx, host, argv...), done: make(chan struct{})}
+	return stream(b.Cluster.Command(ctx, host, argv...), host)
+}
+
+// stream starts a prober by a command that runs on a host or in a pod.
+func stream(cmd *exec.Cmd, where string) (*Stream, error) {
+	s := &Stream{cmd: cmd, done: make(chan struct{})}
 	s.cmd.Stderr = &s.stderr
 	stdin, err := s.cmd.StdinPipe()
 	if err != nil {
@@ -173,7 +178,7 @@ func (b *Bed) start(ctx context.Context, host, target string, args ...string) (*
 		return nil, err
 	}
 	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start prober on %s: %w", host, err)
+		return nil, fmt.Errorf("start prober on %s: %w", where, err)
 	}
 	s.stdin = stdin
 	go s.read(stdout)

@@ -13,10 +13,10 @@ import (
 	"strings"
 
 	"github.com/holdfast-lb/holdfast/e2e/probe"
+	corev1 "k8s.io/api/core/v1"
 )
 
-// Connections are TCP connections from a host to addresses, kept open during an
-// event in the cluster.
+// Connections are TCP connections from a host or a pod to addresses, kept open during an event in the cluster.
 type Connections []*connections
 
 // connections are those to one address.
@@ -41,7 +41,8 @@ type Survivors struct {
 func (b *Bed) Keep(ctx context.Context, host string, n int, addresses ...netip.Addr) (Connections, error) {
 	var all Connections
 	for _, a := range addresses {
-		c, err := b.keep(ctx, host, n, a)
+		argv := keepArgs(b.prober(), n, Target(probe.TCP, a))
+		c, err := keep(b.Cluster.Command(ctx, host, argv...), a)
 		if err != nil {
 			_, stopped := all.Stop()
 			return nil, errors.Join(fmt.Errorf("keep connections to %s: %w", a, err), stopped)
@@ -51,10 +52,29 @@ func (b *Bed) Keep(ctx context.Context, host string, n int, addresses ...netip.A
 	return all, nil
 }
 
-func (b *Bed) keep(ctx context.Context, host string, n int, a netip.Addr) (*connections, error) {
-	// Long enough for a few retransmissions on a busy machine.
-	argv := []string{b.prober(), "-keep", strconv.Itoa(n), "-timeout", "5s", Target(probe.TCP, a)}
-	c := &connections{address: a, cmd: b.Cluster.Command(ctx, host, argv...)}
+// KeepIn opens n connections from a pod to each server, and returns when each has had an answer.
+func (b *Bed) KeepIn(ctx context.Context, pod *corev1.Pod, n int, servers ...netip.AddrPort) (Connections, error) {
+	var all Connections
+	for _, server := range servers {
+		c, err := keep(b.inPod(ctx, pod, keepArgs(b.prober(), n, server.String())...), server.Addr())
+		if err != nil {
+			_, stopped := all.Stop()
+			return nil, errors.Join(fmt.Errorf("keep connections of %s to %s: %w", pod.Name, server, err), stopped)
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// keepArgs returns the command that keeps connections to a target. Its timeout is long enough for a few retransmissions
+// on a busy machine.
+func keepArgs(prober string, n int, target string) []string {
+	return []string{prober, "-keep", strconv.Itoa(n), "-timeout", "5s", target}
+}
+
+// keep starts a command that keeps connections.
+func keep(cmd *exec.Cmd, a netip.Addr) (*connections, error) {
+	c := &connections{address: a, cmd: cmd}
 	c.cmd.Stderr = &c.stderr
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {

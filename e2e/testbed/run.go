@@ -23,14 +23,24 @@ func (b *Bed) On(ctx context.Context, host string, argv ...string) (string, erro
 	return out, nil
 }
 
-// inPod runs a command in the network of a pod, selected by the environment of the pod's processes.
-const inPod = `p=$(grep -lzxF "POD_NAME=$0" /proc/[0-9]*/environ 2>/dev/null | head -n 1)
+// inPodScript runs a command in the network of a pod, selected by the environment of the pod's processes.
+const inPodScript = `p=$(grep -lzxF "POD_NAME=$0" /proc/[0-9]*/environ 2>/dev/null | head -n 1)
 if [ -z "$p" ]; then echo "no process of pod $0" >&2; exit 1; fi
 exec nsenter --net="${p%environ}ns/net" "$@"`
 
 // In runs a command in the network of a pod of an App and returns what it printed.
 func (b *Bed) In(ctx context.Context, pod *corev1.Pod, argv ...string) (string, error) {
-	return b.On(ctx, pod.Spec.NodeName, append([]string{"bash", "-c", inPod, pod.Name}, argv...)...)
+	return b.On(ctx, pod.Spec.NodeName, inPodArgs(pod, argv)...)
+}
+
+// inPod returns a command that runs in the network of a pod of an App.
+func (b *Bed) inPod(ctx context.Context, pod *corev1.Pod, argv ...string) *exec.Cmd {
+	return b.Cluster.Command(ctx, pod.Spec.NodeName, inPodArgs(pod, argv)...)
+}
+
+// inPodArgs returns the command on a node that runs another one in the network of a pod.
+func inPodArgs(pod *corev1.Pod, argv []string) []string {
+	return append([]string{"bash", "-c", inPodScript, pod.Name}, argv...)
 }
 
 // Kubectl runs kubectl and returns what it printed.

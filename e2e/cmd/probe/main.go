@@ -3,7 +3,8 @@
 // runs until its standard input is closed. The target - means that it waits for a
 // line with one on its standard input. With -keep it opens connections, reports
 // that, and sends one more request on each when its standard input is closed. With
-// -load it sends -n requests without a pause, and prints how long they took.
+// -load it sends -n requests without a pause, and prints how long they took. With -serve
+// it answers at the address itself, and prints a line once it listens.
 package main
 
 import (
@@ -36,6 +37,7 @@ func run() error {
 	flag.IntVar(&c.Count, "n", 0, "`number` of probes; 0 is until standard input is closed")
 	keep := flag.Int("keep", 0, "`number` of connections to keep, instead of probes")
 	load := flag.Int("load", 0, "`number` of requests at once, without a pause")
+	serve := flag.Bool("serve", false, "answer at the address, instead of probes")
 	flag.StringVar(&c.Forged, "forged", "", "`line` to send ahead of each request")
 	flag.BoolVar(&c.UntilOK, "until-ok", false, "stop after the first good probe")
 	flag.Parse()
@@ -61,6 +63,9 @@ func run() error {
 			// It carries no data; only its end matters.
 			_, _ = io.Copy(io.Discard, in)
 		}()
+	}
+	if *serve {
+		return probe.Serve(ctx, c.Target, func() { fmt.Println("listening") })
 	}
 	out := json.NewEncoder(os.Stdout)
 	var failed error
