@@ -108,10 +108,15 @@ func (m *Members) take(nonce uint64, now time.Time) (Answer, bool) {
 	return a.answer, known && now.Sub(a.at) <= answerTime
 }
 
-// tell sends a message to a living member, if it can.
+// tell sends a message to a member. Gossip may have lost the member for some seconds after a fault of the network, in
+// which two nodes may answer for one address: then the message goes to the address of its speaker.
 func (m *Members) tell(member string, message []byte) {
 	m.mu.Lock()
-	list, to := m.list, m.addresses[member]
+	list := m.list
+	to, isGossiping := m.addresses[member]
+	if !isGossiping {
+		to = m.join[member]
+	}
 	m.mu.Unlock()
 	if list == nil || !to.IsValid() {
 		return

@@ -98,6 +98,27 @@ func TestQuestion(t *testing.T) {
 	})
 }
 
+// TestQuestionPastGossip loses a member in gossip, as after a fault of the network. It is asked all the same, and answers.
+func TestQuestionPastGossip(t *testing.T) {
+	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
+	asks, has := &owner{}, &owner{owns: []netip.Addr{owned4}}
+	a := startWith(t, func(c *Config) { c.Owner = asks }, port, "127.0.0.1", "a", key, "b=127.0.0.2")
+	b := startWith(t, func(c *Config) { c.Owner = has }, port, "127.0.0.2", "b", key, "a=127.0.0.1")
+	for _, m := range []member{a, b} {
+		eventually(t, "members see each other", m.sees("a", "b"))
+	}
+
+	for m, other := range map[*Members]string{a.Members: "b", b.Members: "a"} {
+		m.mu.Lock()
+		delete(m.addresses, other)
+		m.mu.Unlock()
+	}
+	eventually(t, "the answer", func() bool {
+		a.Ask("b", []netip.Addr{owned4}, true)
+		return len(asks.told()) > 0
+	})
+}
+
 // silent is a membership that is not started, with a living member b and an outstanding question to it.
 func silent(t *testing.T, o Owner) *Members {
 	m, err := New(Config{Owner: o, Config: heartbeat.Config{
