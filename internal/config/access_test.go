@@ -288,7 +288,7 @@ func FuzzSources(f *testing.F) {
 			one := readSources([]string{entry})
 			read += len(one.prefixes)
 			for _, p := range one.prefixes {
-				for _, a := range []netip.Addr{p.Addr(), lastOf(p)} {
+				for _, a := range []netip.Addr{p.Addr(), lb.LastOf(p)} {
 					if !slices.ContainsFunc(s.prefixes, func(q netip.Prefix) bool { return q.Contains(a) }) {
 						t.Errorf("%q lets %s in, the list %v does not", entry, a, s.prefixes)
 					}

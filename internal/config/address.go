@@ -84,25 +84,15 @@ func parseSpan(entry string) (lb.Range, error) {
 	return lb.Range{From: from, To: to}, nil
 }
 
-// lastOf returns the last address of a masked prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	last, _ := netip.AddrFromSlice(b)
-	return last
-}
-
 // shortestPrefix returns the length of the largest prefix within the range.
 func shortestPrefix(r lb.Range) int {
 	for bits := range r.From.BitLen() {
 		p := netip.PrefixFrom(r.From, bits).Masked()
 		if p.Addr() != r.From {
-			p = netip.PrefixFrom(lastOf(p).Next(), bits)
+			p = netip.PrefixFrom(lb.LastOf(p).Next(), bits)
 		}
 
-		if p.IsValid() && !r.To.Less(lastOf(p)) {
+		if p.IsValid() && !r.To.Less(lb.LastOf(p)) {
 			return bits
 		}
 	}

@@ -50,7 +50,7 @@ func NetworkAddresses(states []*v1beta1.SpeakerState) []NetworkAddress {
 			p = p.Masked()
 			if p.Addr().Is4() {
 				add(p.Addr(), "subnet %s, as its network address", p)
-				add(lastOf(p), "subnet %s, as its broadcast address", p)
+				add(lb.LastOf(p), "subnet %s, as its broadcast address", p)
 			} else {
 				add(p.Addr(), "subnet %s, as the address of all its routers", p)
 			}
@@ -109,7 +109,7 @@ func insertUnowned(x lb.Index[string], want lb.Range, owner string) lb.Index[str
 // rangeOf returns the addresses of a prefix.
 func rangeOf(p netip.Prefix) lb.Range {
 	p = p.Masked()
-	return lb.Range{From: p.Addr(), To: lastOf(p)}
+	return lb.Range{From: p.Addr(), To: lb.LastOf(p)}
 }
 
 // podRange is a part of a pool's ranges that lies in the podCIDR of a Node.
