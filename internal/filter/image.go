@@ -334,22 +334,5 @@ func (f *family) intervals(to *nft.Elements, base string, ranges []lb.Range) {
 		list.Put(f.named(base), string(r.From.AsSlice()), string(r.To.Next().AsSlice()))
 	}
 
-	*to = append(*to, merged(list)...)
-}
-
-// merged returns the intervals of a set in order. It joins intervals that touch or overlap, because the kernel refuses
-// them.
-func merged(list nft.Elements) (out nft.Elements) {
-	slices.SortFunc(list, func(a, b nft.Element) int { return strings.Compare(a.Key, b.Key) })
-	for _, e := range list {
-		last := len(out) - 1
-		switch {
-		case last < 0 || out[last].Value != "" && out[last].Value < e.Key:
-			out = append(out, e)
-		case e.Value == "" || out[last].Value != "" && out[last].Value < e.Value:
-			out[last].Value = e.Value
-		}
-	}
-
-	return out
+	*to = append(*to, list.Merged()...)
 }

@@ -34,7 +34,7 @@ func insideLinks(names []string) nft.Elements {
 		intervals.Put(insideSet, string(padName(first)), string(padName(string(next))))
 	}
 
-	return merged(intervals)
+	return intervals.Merged()
 }
 
 // padName pads a name with zeros to nameSize.

@@ -39,10 +39,18 @@ func (f *Family) AfterPort() uint32 { return Reg + f.Words() + 2 }
 // LoadFrontend loads the destination port of a packet.
 func (f *Family) LoadFrontend() Rule { return f.LoadPort(f.Destination, DestinationPort) }
 
-// LoadOriginal loads the original destination port of a packet's connection: the one before a translation. It encodes
-// the address itself, because the library has only NFT_CT_DST, which means either family: nft 1.0.6 aborts when it
-// finds that expression in a key, even while it lists something else.
+// LoadOriginal loads the original destination port of a packet's connection: the one before a translation.
 func (f *Family) LoadOriginal() Rule {
+	return append(f.LoadTupleDestination(0, Reg), Expr(
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: Reg + f.Words()},
+		&expr.Ct{Key: expr.CtKeyPROTODST, Register: Reg + f.Words() + 1},
+	)...)
+}
+
+// LoadTupleDestination loads the destination of one direction of a packet's connection: 0 for the original direction,
+// 1 for the reply direction. It encodes the address itself, because the library has only NFT_CT_DST, which means either
+// family: nft 1.0.6 aborts when it finds that expression in a key, even while it lists something else.
+func (f *Family) LoadTupleDestination(direction byte, to uint32) Rule {
 	address := map[byte]uint32{
 		unix.NFPROTO_IPV4: unix.NFT_CT_DST_IP,
 		unix.NFPROTO_IPV6: unix.NFT_CT_DST_IP6,
@@ -52,14 +60,11 @@ func (f *Family) LoadOriginal() Rule {
 	a.putText(unix.NFTA_EXPR_NAME, "ct")
 	a.nest(unix.NFTA_EXPR_DATA, func() {
 		a.putNumber(unix.NFTA_CT_KEY, address)
-		a.putNumber(unix.NFTA_CT_DREG, Reg)
-		a.put(unix.NFTA_CT_DIRECTION, 0)
+		a.putNumber(unix.NFTA_CT_DREG, to)
+		a.put(unix.NFTA_CT_DIRECTION, direction)
 	})
 
-	return append(Rule{expression(a)}, Expr(
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: Reg + f.Words()},
-		&expr.Ct{Key: expr.CtKeyPROTODST, Register: Reg + f.Words() + 1},
-	)...)
+	return Rule{expression(a)}
 }
 
 // DNAT translates the destination of a connection. It looks up the key from Reg on in two maps, which hold the new

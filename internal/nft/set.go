@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -82,6 +84,23 @@ type Elements []Element
 
 // Put adds an element.
 func (l *Elements) Put(set, key, value string) { *l = append(*l, Element{set, key, value}) }
+
+// Merged returns the intervals of a set in order. It joins intervals that touch or overlap, because the kernel
+// refuses them.
+func (l Elements) Merged() (out Elements) {
+	slices.SortFunc(l, func(a, b Element) int { return strings.Compare(a.Key, b.Key) })
+	for _, e := range l {
+		last := len(out) - 1
+		switch {
+		case last < 0 || out[last].Value != "" && out[last].Value < e.Key:
+			out = append(out, e)
+		case e.Value == "" || out[last].Value != "" && out[last].Value < e.Value:
+			out[last].Value = e.Value
+		}
+	}
+
+	return out
+}
 
 // Accepted is the Value in a verdict map that accepts the packet and jumps to no chain.
 const Accepted = ""

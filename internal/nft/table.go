@@ -247,6 +247,22 @@ func (t Table) Packets() (n uint64, err error) {
 	return n, err
 }
 
+// ChainPackets returns the sum of the packet counters in the rules of a chain.
+func (t Table) ChainPackets(chain string) (n uint64, err error) {
+	ofChain := func(a *attributes) { a.putText(unix.NFTA_RULE_CHAIN, chain) }
+
+	err = retryChanged(func() error {
+		n = 0
+		return t.dump(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, ofChain, func(rule attributes) {
+			for e := range rule.find(unix.NFTA_RULE_EXPRESSIONS).each(unix.NFTA_LIST_ELEM) {
+				n += e.packets()
+			}
+		})
+	})
+
+	return n, err
+}
+
 // objects calls fn for all objects of a type in the table. The kernel lists the objects of all tables of the family.
 func (t Table) objects(typ int, fn func(attributes)) error {
 	return t.dump(typ, unix.NLM_F_DUMP, nil, func(a attributes) {
