@@ -39,6 +39,8 @@ var fence = map[string][]string{
 		"github.com/prometheus/client_golang", "golang.org/x"},
 	"internal/relay": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang",
 		"golang.org/x"},
+	"internal/egress": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/mdlayher/netlink",
+		"github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
 	"internal/divert":     {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "golang.org/x"},
 	"internal/bgp":        {"internal/child", "internal/daemon", "internal/lb", "github.com/prometheus/client_golang"},
 	"internal/bgp/engine": {"internal/child", "internal/lb", "github.com/osrg/gobgp/v4", "github.com/vishvananda/netlink", "golang.org/x"},

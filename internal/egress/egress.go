@@ -1,0 +1,219 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// Desired is the whole desired state of a Translator.
+type Desired struct {
+	lb.Egress
+	// Nodes are the addresses of the cluster's nodes. They are not outside of the cluster, and neither is a prefix that
+	// the main routing table sends through one of them.
+	Nodes []netip.Addr
+	// Speakers are the MACs of the links of all speakers. Packets from them are not passed on again. The map must not
+	// be changed.
+	Speakers map[lb.MAC]bool
+}
+
+// equal reports whether two desired states are the same.
+func (d *Desired) equal(o *Desired) bool {
+	sameSpeakers := lb.SameMap(d.Speakers, o.Speakers) || maps.Equal(d.Speakers, o.Speakers)
+	return sameSpeakers &&
+		slices.Equal(d.Sources, o.Sources) &&
+		slices.Equal(d.Passes, o.Passes) &&
+		slices.Equal(d.Inside, o.Inside) &&
+		slices.Equal(d.Nodes, o.Nodes)
+}
+
+// Config configures a Translator.
+type Config struct {
+	Log *slog.Logger
+	// Links returns the current links of the node; it must not block.
+	Links func() []lb.Interface
+	// Changed is called when the result of Faults or Exhausted changes; it may be nil. It must not block.
+	Changed func()
+}
+
+// Translator keeps the tables of this node.
+type Translator struct {
+	config Config
+	// bridges is the table of the family bridge. tables are the tables of IPv4 and IPv6.
+	bridges *table
+	tables  []*table
+	// wake makes Run synchronize.
+	wake lb.Signal
+	// conntrack changes the kernel's connections.
+	conntrack *conntrack
+
+	mu sync.Mutex
+	// desired is the argument of the last Set; nil before the first.
+	desired *Desired
+	// uplinks are the indexes of the links that lead out of the cluster, by name.
+	uplinks map[string]int
+	// model is the model that the tables were last made equal to; nil if there is none.
+	model *model
+	// known are the rights that are in the kernel, by the address of the pod; nil until they are read.
+	known map[netip.Addr]right
+	// faults is the result of Faults, and exhausted of Exhausted.
+	faults    map[netip.Addr]string
+	exhausted []netip.Addr
+}
+
+// New returns a Translator. It does not change the kernel.
+func New(c Config) *Translator {
+	t := &Translator{config: c, wake: lb.NewSignal(), conntrack: newConntrack(c.Log)}
+	t.bridges = newTable(c.Log, "bridge", bridgeLayout(), t.wake.Kick)
+	for _, f := range families() {
+		table := newTable(c.Log, string(f.name), f.layout(), t.wake.Kick)
+		table.family = f
+		t.tables = append(t.tables, table)
+	}
+
+	return t
+}
+
+// Try asks the kernel whether it accepts the table of a family, and changes nothing.
+func Try(name lb.Family) error {
+	all := families()
+	i := slices.IndexFunc(all, func(f *family) bool { return f.name == name })
+	return all[i].layout().Try()
+}
+
+// TryBridges asks the kernel whether it can tell the ports of bridges apart, and changes nothing. Where it cannot, pods
+// behind bridges get no right.
+func TryBridges() error { return bridgeLayout().Try() }
+
+// Set translates for exactly the desired sources, and passes on exactly the desired slices. Both are in force when it
+// returns, unless the kernel refuses them or the link of a pod is unknown: see Faults.
+func (t *Translator) Set(d Desired) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	uplinks := t.readUplinks(&d)
+	same := t.desired != nil && t.desired.equal(&d) && maps.Equal(t.uplinks, uplinks)
+	t.desired, t.uplinks = &d, uplinks
+	if !same {
+		t.sync()
+		t.wake.Kick()
+	}
+}
+
+// readUplinks returns the links that lead out of the cluster: links that announce addresses, and links of the desired
+// state.
+func (t *Translator) readUplinks(d *Desired) map[string]int {
+	named := make(map[string]bool)
+	for _, s := range d.Sources {
+		named[s.Link] = true
+	}
+	for _, p := range d.Passes {
+		named[p.Link] = true
+	}
+
+	out := make(map[string]int)
+	for _, l := range t.config.Links() {
+		if l.CanAnnounce() && (l.Usable() || named[l.Name]) {
+			out[l.Name] = l.Index
+		}
+	}
+
+	return out
+}
+
+// sync makes the tables equal to the desired state. The caller holds the lock.
+func (t *Translator) sync() {
+	v := t.read()
+	m := newModel(t.desired, t.uplinks, v, "")
+	t.readKnown()
+	t.conntrack.forget(t.stale(m))
+
+	refusal := t.bridges.set(m.ports(), len(m.ports()) > 0)
+	if refusal != nil {
+		m = newModel(t.desired, t.uplinks, v, "the kernel cannot tell the ports of a bridge apart: "+refusal.Error())
+	}
+
+	for _, table := range t.tables {
+		if err := table.set(m.elements(table.family), m.needs(table.family)); err != nil {
+			m.refuse(table.family, err)
+		}
+	}
+
+	t.model = m
+	t.conntrack.forgetLater(t.learn(m))
+	t.publish()
+}
+
+// refuse records that the kernel refuses the table of a family.
+func (m *model) refuse(f *family, err error) {
+	for pod, s := range m.sources {
+		if f.Has(pod) && s.hasRight() {
+			m.faults[pod] = "the kernel refuses the table: " + err.Error()
+			s.uplink = 0
+			m.sources[pod] = s
+		}
+	}
+}
+
+// publish updates the result of Faults. The caller holds the lock.
+func (t *Translator) publish() {
+	if maps.Equal(t.faults, t.model.faults) {
+		return
+	}
+
+	t.faults = t.model.faults
+	for pod, fault := range t.faults {
+		t.config.Log.Warn("new connections of a pod are rejected", "pod", pod, "fault", fault)
+	}
+
+	if t.config.Changed != nil {
+		t.config.Changed()
+	}
+}
+
+// Faults returns why sources that should be open are closed, by the address of the pod. The map must not be changed.
+func (t *Translator) Faults() map[netip.Addr]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.faults
+}
+
+// Exhausted returns the egress addresses whose slice of this node has no free port for some destination, in order. New
+// connections to that destination fail silently, because the kernel drops their first packet.
+func (t *Translator) Exhausted() []netip.Addr {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.exhausted
+}
+
+// Run keeps the tables in force until the context ends. They then stay in force for the next process.
+func (t *Translator) Run(ctx context.Context) error {
+	var tasks errgroup.Group
+	for _, table := range append(slices.Clone(t.tables), t.bridges) {
+		tasks.Go(func() error { return table.Run(ctx) })
+	}
+
+	tasks.Go(func() error { return t.conntrack.run(ctx) })
+	tasks.Go(func() error { return t.maintain(ctx) })
+	tasks.Go(func() error { return t.watchSlices(ctx) })
+	return tasks.Wait()
+}
+
+// Remove deletes the tables. A concurrent Run does not restore them; the next Set does.
+func (t *Translator) Remove() (err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.desired, t.model = nil, nil
+	for _, table := range append(slices.Clone(t.tables), t.bridges) {
+		err = errors.Join(err, table.Remove())
+	}
+
+	return err
+}

@@ -1,0 +1,159 @@
+package egress
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nft"
+)
+
+// right is what the kernel knows of a source.
+type right struct {
+	// port is the index of the veth that leads to the pod.
+	port int
+	// address and first are the slice of the pod; zero while it has no right.
+	address netip.Addr
+	first   uint16
+}
+
+// right returns the right of a source.
+func (s source) right() right {
+	r := right{port: s.port.index}
+	if s.hasRight() {
+		r.address, r.first = s.Address, s.First
+	}
+	return r
+}
+
+// readKnown reads the rights that an earlier process left in the kernel, once. The caller holds the lock.
+func (t *Translator) readKnown() {
+	if t.known != nil {
+		return
+	}
+
+	t.known = make(map[netip.Addr]right)
+	ports := readPorts(t.bridges.layout)
+	for _, table := range t.tables {
+		content, err := table.layout.Read()
+		if err != nil {
+			continue // there is no table, or it has another layout
+		}
+
+		for _, e := range content.Elements {
+			pod, ok := podOf(e.Key)
+			if !ok {
+				continue
+			}
+
+			r := t.known[pod]
+			switch e.Set {
+			case podsSet:
+				r.port = int(binary.NativeEndian.Uint32([]byte(e.Key)))
+				if index, ok := ports[pod]; ok {
+					r.port = index
+				}
+			case translationsMap:
+				r.address, _ = netip.AddrFromSlice([]byte(e.Value))
+			case firstsMap:
+				r.first = binary.BigEndian.Uint16([]byte(e.Value))
+			default:
+				continue
+			}
+			t.known[pod] = r
+		}
+	}
+}
+
+// readPorts returns the indexes of bridge ports in the kernel's table, by the address of the pod.
+func readPorts(layout *nft.Layout) map[netip.Addr]int {
+	out := make(map[netip.Addr]int)
+	content, err := layout.Read()
+	if err != nil {
+		return out
+	}
+
+	for _, e := range content.Elements {
+		if pod, ok := podOf(e.Key); ok {
+			out[pod] = int(binary.NativeEndian.Uint32([]byte(e.Key)))
+		}
+	}
+
+	return out
+}
+
+// podOf returns the address in a key of link and address.
+func podOf(key string) (netip.Addr, bool) {
+	const indexSize = 4
+	if len(key) < indexSize {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFromSlice([]byte(key[indexSize:]))
+}
+
+// stale returns the sweeps that must come before the tables change: an address that has another pod now may have
+// connections of the former pod, whose gate the new pod would pass.
+func (t *Translator) stale(m *model) (list []sweep) {
+	for pod, s := range m.sources {
+		former, isKnown := t.known[pod]
+		changed := isKnown && former.port != s.port.index
+		if s.port == (port{}) || !changed && !t.conntrack.isPending(pod) {
+			continue
+		}
+
+		addresses := map[netip.Addr]bool{s.Address: true, former.address: true}
+		list = append(list, sweep{pod: pod, deletes: func(e entry) bool { return addresses[e.translated] }})
+	}
+
+	return list
+}
+
+// learn records the rights that the tables have now. It returns the sweeps of connections that do not fit: connections
+// that a pod began before it had its right, and connections of pods that are no sources any more.
+func (t *Translator) learn(m *model) (list []sweep) {
+	for pod, former := range t.known {
+		if _, isSource := m.sources[pod]; isSource {
+			continue
+		}
+
+		delete(t.known, pod)
+		if former.address.IsValid() {
+			uses := func(e entry) bool { return e.translated == former.address }
+			list = append(list, sweep{pod: pod, deletes: uses, ends: true})
+		}
+	}
+
+	for pod, s := range m.sources {
+		r := s.right()
+		if s.port == (port{}) || t.known[pod] == r {
+			continue
+		}
+
+		t.known[pod] = r
+		if s.hasRight() {
+			list = append(list, sweep{pod: pod, deletes: m.beganBefore(r)})
+		}
+	}
+
+	return list
+}
+
+// beganBefore returns a function that reports whether a connection to outside of the cluster is not translated as a
+// right says. It may be called without locks, because a model does not change.
+func (m *model) beganBefore(r right) func(entry) bool {
+	slice := lb.PortSlice{Address: r.address, First: r.first}
+	routes := make(map[netip.Addr]bool)
+	return func(e entry) bool {
+		isTranslated := e.translated == r.address && slice.Has(e.port)
+		if isTranslated || e.isDstNAT || m.isInside(e.destination) {
+			return false
+		}
+
+		leaves, known := routes[e.destination]
+		if !known {
+			leaves = m.leavesByUplink(e.destination)
+			routes[e.destination] = leaves
+		}
+		return leaves
+	}
+}
