@@ -31,23 +31,16 @@ var allNodes = machine{addr: netip.IPv6LinkLocalAllNodes(), mac: groupMAC(netip.
 
 // advertisement maps the target to the MAC. Only an answer to one node has the
 // Solicited flag (RFC 4861 section 4.4).
-func advertisement(l *lb.Interface, target netip.Addr, mac lb.MAC, to machine, solicited bool) []byte {
+func advertisement(l *lb.Interface, target netip.Addr, mac lb.MAC, to machine, isSolicited bool) []byte {
 	source := cmp.Or(l.LinkLocal(), target)
 	// The address moves between nodes: neighbours must replace their cache entries.
 	flags := byte(flagOverride)
-	if solicited {
+	if isSolicited {
 		flags |= flagSolicited
 	}
 
-	return discovery(
-		l,
-		source,
-		to,
-		ipv6.ICMPTypeNeighborAdvertisement,
-		flags,
-		target,
-		append([]byte{optionTarget, 1}, mac[:]...),
-	)
+	option := append([]byte{optionTarget, 1}, mac[:]...)
+	return discovery(l, source, to, ipv6.ICMPTypeNeighborAdvertisement, flags, target, option)
 }
 
 // detectDuplicate asks without a source address, so that no cache learns one
@@ -57,12 +50,13 @@ func detectDuplicate(l *lb.Interface, addr netip.Addr) []byte {
 }
 
 // unicastSolicitation asks one machine only (RFC 4861 section 7.3.3), or all. Its source is an address of this link
-// (section 7.2.2), preferably the link-local one, which works in any subnet. Without one there is no frame.
+// (section 7.2.2), preferably the link-local one, which works in any subnet. It returns nil without such an address.
 func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 	var source netip.Addr
 	for _, p := range l.Prefixes {
 		a := p.Addr()
-		if a.Is6() && a != addr && (!source.IsValid() || a.IsLinkLocalUnicast() && !source.IsLinkLocalUnicast()) {
+		isBetter := !source.IsValid() || a.IsLinkLocalUnicast() && !source.IsLinkLocalUnicast()
+		if a.Is6() && a != addr && isBetter {
 			source = a
 		}
 	}
@@ -74,13 +68,14 @@ func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 	return solicitationFrom(l, source, machine{addr: addr, mac: cmp.Or(to, solicitedNode(addr).mac)})
 }
 
-// solicitationFrom asks a machine for its own address; it learns the source from that (RFC 4861 section 7.2.3).
+// solicitationFrom asks a machine for its own address: the machine learns the source from that (RFC 4861 section
+// 7.2.3).
 func solicitationFrom(l *lb.Interface, source netip.Addr, to machine) []byte {
 	option := append([]byte{optionSource, 1}, l.MAC[:]...)
 	return discovery(l, source, to, ipv6.ICMPTypeNeighborSolicitation, 0, to.addr, option)
 }
 
-// discovery makes a frame with a message of Neighbor Discovery and an option, which may be none.
+// discovery makes a frame with a message of Neighbor Discovery. The option may be nil.
 func discovery(
 	l *lb.Interface,
 	source netip.Addr,
@@ -94,18 +89,19 @@ func discovery(
 	icmp := append([]byte{byte(kind), 0, 0, 0, flags, 0, 0, 0}, target.AsSlice()...)
 	icmp = append(icmp, option...)
 	binary.BigEndian.PutUint16(icmp[2:], checksum(addrs, icmp))
+
 	packet := []byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), unix.IPPROTO_ICMPV6, hopLimit}
 	return slices.Concat(ethernetHeader(to.mac, l.MAC, unix.ETH_P_IPV6), packet, addrs, icmp)
 }
 
-// solicitedNode is the group to which solicitations for an IPv6 address go (RFC 4291 section 2.7.1).
+// solicitedNode returns the group to which solicitations for an IPv6 address go (RFC 4291 section 2.7.1).
 func solicitedNode(addr netip.Addr) machine {
 	a := addr.As16()
 	group := netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff, 13: a[13], 14: a[14], 15: a[15]})
 	return machine{addr: group, mac: groupMAC(group)}
 }
 
-// groupMAC is the Ethernet address of an IPv6 group (RFC 2464 section 7).
+// groupMAC returns the Ethernet address of an IPv6 group (RFC 2464 section 7).
 func groupMAC(group netip.Addr) lb.MAC {
 	a := group.As16()
 	return lb.MAC{0x33, 0x33, a[12], a[13], a[14], a[15]}

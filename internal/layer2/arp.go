@@ -15,13 +15,13 @@ import (
 // arpLen is an ARP packet for Ethernet and IPv4 (RFC 826).
 const arpLen = 28
 
-// maxFrame exceeds the length of every question. Longer frames are truncated, and then
-// contradict their own length field.
+// maxFrame exceeds the length of every question. Longer frames are truncated, and contradict
+// their own length field then.
 const maxFrame = 1600
 
 func arpProtocol() protocol {
 	return protocol{
-		number:    number(lb.IPv4),
+		index:     familyIndex(lb.IPv4),
 		name:      string(lb.IPv4),
 		etherType: unix.ETH_P_ARP,
 		filter:    arpFilter,
@@ -31,7 +31,7 @@ func arpProtocol() protocol {
 		request:   arpRequestFrom,
 		probe:     arpProbe,
 		question:  arpQuestion,
-		answers:   toUs(alone()...),
+		answers:   toUs(passUnicast()...),
 	}
 }
 
@@ -53,10 +53,10 @@ const (
 
 // parseARP reads an ARP packet (RFC 826). Every packet claims the sender address
 // for its sender (RFC 5227 section 2.4), unless the sender has none yet.
-func parseARP(frame []byte, own lb.MAC) (message, outcome) {
-	p, out := header(frame, unix.ETH_P_ARP, own)
-	if out != answered {
-		return message{}, out
+func parseARP(frame []byte, own lb.MAC) (message, frameResult) {
+	p, result := header(frame, unix.ETH_P_ARP, own)
+	if result != answered {
+		return message{}, result
 	}
 
 	if len(p) < arpLen {
@@ -68,8 +68,9 @@ func parseARP(frame []byte, own lb.MAC) (message, outcome) {
 	}
 
 	m := message{
-		mac: lb.MAC(p[8:offSenderIP]), sender: netip.AddrFrom4([4]byte(p[offSenderIP:18])),
-		direct: lb.MAC(frame[offDestination:offSource]) == own,
+		mac:       lb.MAC(p[8:offSenderIP]),
+		sender:    netip.AddrFrom4([4]byte(p[offSenderIP:18])),
+		isUnicast: lb.MAC(frame[offDestination:offSource]) == own,
 	}
 	if !m.mac.IsUnicast() || m.sender.IsMulticast() {
 		return message{}, badSender
@@ -83,7 +84,7 @@ func parseARP(frame []byte, own lb.MAC) (message, outcome) {
 	case operationRequest:
 		m.target = netip.AddrFrom4([4]byte(p[offTargetIP:arpLen]))
 	case operationReply:
-		m.reply = true
+		m.isReply = true
 	default:
 		return message{}, notRequest
 	}
@@ -113,39 +114,43 @@ func arpProbe(l *lb.Interface, addr netip.Addr) []byte {
 // as with any request. Without such an address it asks like a probe, which changes no
 // cache and is answered too (RFC 5227 section 2.1.1).
 func arpQuestion(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
-	us := machine{addr: netip.IPv4Unspecified(), mac: l.MAC}
+	sender := machine{addr: netip.IPv4Unspecified(), mac: l.MAC}
 	for _, p := range l.Prefixes {
 		if p.Contains(addr) && p.Addr() != addr {
-			us.addr = p.Addr()
+			sender.addr = p.Addr()
 			break
 		}
 	}
 
-	return arpFrame(l, operationRequest, us, machine{addr: addr}, cmp.Or(to, broadcast))
+	return arpFrame(l, operationRequest, sender, machine{addr: addr}, cmp.Or(to, broadcast))
 }
 
 // gratuitousARP announces by a request (RFC 5227 section 2.3) or by a reply: some stacks learn from only one of them.
 // One machine gets a reply.
 func gratuitousARP(l *lb.Interface, addr netip.Addr, turn int, to *machine) []byte {
-	us := machine{addr: addr, mac: l.MAC}
-	switch {
-	case to != nil:
-		return arpFrame(l, operationReply, us, us, to.mac)
-	case turn%2 == 0:
-		return arpFrame(l, operationRequest, us, machine{addr: addr}, broadcast)
+	sender := machine{addr: addr, mac: l.MAC}
+	// In a gratuitous reply the target's MAC is the sender's (RFC 5944 section 4.6).
+	if to != nil {
+		return arpFrame(l, operationReply, sender, sender, to.mac)
 	}
 
-	// In a gratuitous reply the target's MAC is the sender's (RFC 5944 section 4.6).
-	return arpFrame(l, operationReply, us, us, broadcast)
+	isRequestTurn := turn%2 == 0
+	if isRequestTurn {
+		return arpFrame(l, operationRequest, sender, machine{addr: addr}, broadcast)
+	}
+
+	return arpFrame(l, operationReply, sender, sender, broadcast)
 }
 
-// arpRequestFrom asks a machine for its own address, which every stack learns the sender from (RFC 826).
+// arpRequestFrom asks a machine for its own address: every stack learns the sender from that (RFC 826).
 func arpRequestFrom(l *lb.Interface, addr netip.Addr, to machine) []byte {
 	return arpFrame(l, operationRequest, machine{addr: addr, mac: l.MAC}, machine{addr: to.addr}, to.mac)
 }
 
+// arpFrame makes a frame with an ARP packet. Its source is the link's MAC, which may differ from the sender's.
 func arpFrame(l *lb.Interface, op byte, sender, target machine, dst lb.MAC) []byte {
-	from, to := sender.addr.As4(), target.addr.As4()
+	senderIP := sender.addr.As4()
+	targetIP := target.addr.As4()
 	return slices.Concat(ethernetHeader(dst, l.MAC, unix.ETH_P_ARP),
-		ethernetIPv4, []byte{0, op}, sender.mac[:], from[:], target.mac[:], to[:])
+		ethernetIPv4, []byte{0, op}, sender.mac[:], senderIP[:], target.mac[:], targetIP[:])
 }

@@ -38,8 +38,8 @@ func TestThousandTakeovers(t *testing.T) {
 		var mu sync.Mutex
 		seen := make(map[netip.Addr]int)
 		var last time.Time
-		var overflowed [families]func() uint64
-		for i, proto := range r.protocols[:families] {
+		var overflowed [familyCount]func() uint64
+		for i, proto := range r.protocols[:familyCount] {
 			overflowed[i] = watch(t, n.far, proto, func(frame []byte) {
 				m, out := proto.parse(frame, askerMAC)
 				if out != answered || !m.claimed.IsValid() {
@@ -74,7 +74,7 @@ func TestThousandTakeovers(t *testing.T) {
 			return overflows + n.node.Link("eth0").Attrs().Statistics.TxDropped + n.far.Link("eth0").Attrs().Statistics.RxDropped
 		}
 		made := func() bool {
-			c := &r.counts.announcements
+			c := &r.counters.announcements
 			return c[0][sent].Load()+c[0][failed].Load() >= uint64(100*times) && c[1][sent].Load()+c[1][failed].Load() >= uint64(900*times)
 		}
 		start := time.Now()
@@ -148,9 +148,9 @@ func TestFloodIsFilteredByTheKernel(t *testing.T) {
 		r := realResponder(t)
 		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
-		for i, foreign := range [families][]byte{arpRequest(foreign4, nil), ns(foreign6, nil)} {
+		for i, foreign := range [familyCount][]byte{arpRequest(foreign4, nil), ns(foreign6, nil)} {
 			w := farWire(t, n.far, r.protocols[i])
-			before := r.counts.requests[i][answered].Load()
+			before := r.counters.requests[i][answered].Load()
 			for range 20_000 {
 				// A busy machine delivers slowly; then the sender has to wait.
 				if _, err := w.Write(foreign); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -159,12 +159,12 @@ func TestFloodIsFilteredByTheKernel(t *testing.T) {
 			}
 			// A flood may crowd out a question; the asker repeats it.
 			nstest.Until(t, within, "answer after the flood", func() bool {
-				if _, err := w.Write([families][]byte{arpRequest(v4, nil), ns(v6, nil)}[i]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				if _, err := w.Write([familyCount][]byte{arpRequest(v4, nil), ns(v6, nil)}[i]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Fatal(err)
 				}
-				return r.counts.requests[i][answered].Load() > before
+				return r.counters.requests[i][answered].Load() > before
 			})
-			if got := r.counts.requests[i][notOurs].Load() + r.counts.requests[i][notRequest].Load(); got != 0 {
+			if got := r.counters.requests[i][notOurs].Load() + r.counters.requests[i][notRequest].Load(); got != 0 {
 				t.Errorf("%s: %d frames that are no business of ours came through", r.protocols[i].name, got)
 			}
 		}
@@ -179,23 +179,23 @@ func TestFilterFitsIntoLittleMemory(t *testing.T) {
 		r := realResponder(t)
 		set := ourAnnouncements
 		for i := range uint32(1000) {
-			set = append(set, lb.Announcement{Address: address4(10<<24 + i*7919)}, lb.Announcement{Address: address6(uint64(i%(mostGroups-1)), i*7919)})
+			set = append(set, lb.Announcement{Address: address4(10<<24 + i*7919)}, lb.Announcement{Address: address6(uint64(i%(maxNetworks-1)), i*7919)})
 		}
 		for i := range 3 {
 			r.Set(Desired{Announcements: announcing(set[:len(set)-i])})
 			nstest.Until(t, within, "answers", func() bool { return n.ask(t, v4) == n.mac() && n.ask(t, v6) == n.mac() })
 		}
-		if n := r.counts.repairs[repairSocket].Load(); n != 0 {
+		if n := r.counters.repairs[repairSocket].Load(); n != 0 {
 			t.Errorf("%d sockets had to be reopened", n)
 		}
 	})
 }
 
-func farWire(t testing.TB, ns *nstest.NS, proto protocol) wire {
+func farWire(t testing.TB, ns *nstest.NS, proto protocol) frameConn {
 	return wireOn(t, ns, eth0In(ns), proto)
 }
 
-func wireOn(t testing.TB, ns *nstest.NS, l lb.Interface, proto protocol) (w wire) {
+func wireOn(t testing.TB, ns *nstest.NS, l lb.Interface, proto protocol) (w frameConn) {
 	t.Helper()
 	ns.Do(func() {
 		var err error
@@ -207,7 +207,7 @@ func wireOn(t testing.TB, ns *nstest.NS, l lb.Interface, proto protocol) (w wire
 	return w
 }
 
-func write(t testing.TB, w wire, frame []byte) {
+func write(t testing.TB, w frameConn, frame []byte) {
 	t.Helper()
 	_, err := w.Write(frame)
 	must(t, err)

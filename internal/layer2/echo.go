@@ -15,8 +15,8 @@ import (
 // An echo is a question to the speaker behind a MAC, and its answer. It exists because a switch may answer ARP and
 // Neighbor Discovery for a machine that is dead: EVPN's ARP suppression (RFC 7432 section 10), access points. The
 // answer shows that the speaker runs, may act, and would answer others for the address on this link at this moment.
-// About the unspecified address it shows only that echoes get through, and about lb.Hearing that the speaker hears
-// another machine on its link of the heartbeats.
+// An echo about the unspecified address shows only that echoes get through, and an echo about lb.Hearing that the
+// speaker hears another machine on its link of the heartbeats.
 const (
 	etherTypeEcho = unix.ETH_P_802_EX1 // Local Experimental EtherType 1 (IEEE 802)
 
@@ -25,8 +25,7 @@ const (
 	echoAnswer   = 2
 )
 
-// Offsets in a frame. The tag authenticates all before it, both MACs too: what another machine forwards is worth
-// nothing.
+// Offsets in a frame. The tag authenticates all octets before it, both MACs too, so a forwarded echo is not accepted.
 const (
 	offPrefix  = ethernetLen
 	offVersion = offPrefix + rt.PrefixLen
@@ -37,25 +36,25 @@ const (
 	echoLen    = offTag + rt.TagLen
 )
 
-// echoes makes and reads echoes.
-type echoes struct {
+// echoCodec makes and reads echoes. It is safe for concurrent use.
+type echoCodec struct {
 	mu sync.Mutex
-	// seals of the keys; the first one closes.
+	// seals has one seal for each key. The first one closes frames.
 	seals []*rt.Seal
 }
 
-func (e *echoes) protocol() protocol {
+func (e *echoCodec) protocol() protocol {
 	return protocol{
-		number:    echo,
+		index:     echoIndex,
 		name:      "echo",
 		etherType: etherTypeEcho,
-		filter:    func(cover) []bpf.Instruction { return echoesOf(echoQuestion) },
+		filter:    func(addressCover) []bpf.Instruction { return echoesOf(echoQuestion) },
 		parse:     e.parse,
 		answer: func(l *lb.Interface, _ lb.MAC, m message) []byte {
-			return e.frame(l, m.mac, echoAnswer, m.nonce, m.target)
+			return e.encode(l, m.mac, echoAnswer, m.nonce, m.target)
 		},
 		question: func(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
-			return e.frame(l, to, echoQuestion, rt.Random(), addr)
+			return e.encode(l, to, echoQuestion, rt.Random(), addr)
 		},
 		answers: echoesOf(echoAnswer),
 	}
@@ -63,73 +62,85 @@ func (e *echoes) protocol() protocol {
 
 // echoesOf passes echoes of one kind to this machine only.
 func echoesOf(kind uint32) []bpf.Instruction {
-	return toUs(append(only(offVersion, 2, echoVersion<<8|kind), alone()...)...)
+	return toUs(append(requireField(offVersion, 2, echoVersion<<8|kind), passUnicast()...)...)
 }
 
-func (e *echoes) setKeys(keys [][]byte) {
+func (e *echoCodec) setKeys(keys [][]byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.seals = rt.NewSeals(keys, "echo")
 }
 
-func (e *echoes) frame(l *lb.Interface, to lb.MAC, kind byte, nonce uint64, addr netip.Addr) []byte {
+// encode makes an echo with the first key. It returns nil without a key.
+func (e *echoCodec) encode(l *lb.Interface, to lb.MAC, kind byte, nonce uint64, addr netip.Addr) []byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.seals) == 0 {
 		return nil
 	}
 
+	seal := e.seals[0]
 	address := addr.As16()
-	b := binary.BigEndian.AppendUint64(ethernetHeader(to, l.MAC, etherTypeEcho), e.seals[0].Prefix)
-	b = binary.BigEndian.AppendUint64(append(b, echoVersion, kind), nonce)
-	return e.seals[0].Close(append(b, address[:]...))
+	frame := ethernetHeader(to, l.MAC, etherTypeEcho)
+	frame = binary.BigEndian.AppendUint64(frame, seal.Prefix)
+	frame = append(frame, echoVersion, kind)
+	frame = binary.BigEndian.AppendUint64(frame, nonce)
+	frame = append(frame, address[:]...)
+
+	return seal.Close(frame)
 }
 
 // nonceOf returns the nonce of an echo.
 func nonceOf(frame []byte) uint64 { return binary.BigEndian.Uint64(frame[offNonce:]) }
 
-// parse reads an echo. What does not begin like one of ours costs a comparison.
-func (e *echoes) parse(frame []byte, own lb.MAC) (message, outcome) {
-	_, out := header(frame, etherTypeEcho, own)
+// parse reads an echo. A frame without the prefix of one of our keys costs only a comparison.
+func (e *echoCodec) parse(frame []byte, own lb.MAC) (message, frameResult) {
+	_, result := header(frame, etherTypeEcho, own)
 	switch {
-	case out != answered:
-		return message{}, out
+	case result != answered:
+		return message{}, result
 	case lb.MAC(frame[offDestination:offSource]) != own:
 		return message{}, notToUs
 	case len(frame) < echoLen:
 		return message{}, badLength
-	case frame[offVersion] != echoVersion ||
-		frame[offKind] != echoQuestion &&
-			frame[offKind] != echoAnswer ||
-		nonceOf(frame) == 0:
+	case frame[offVersion] != echoVersion:
 		return message{}, badFormat
-	case !e.opens(frame[:echoLen]):
+	case frame[offKind] != echoQuestion && frame[offKind] != echoAnswer:
+		return message{}, badFormat
+	case nonceOf(frame) == 0:
+		return message{}, badFormat
+	case !e.isAuthentic(frame[:echoLen]):
 		return message{}, badKey
 	}
 
-	m := message{mac: lb.MAC(frame[offSource:offEtherType]), nonce: nonceOf(frame), direct: true}
+	m := message{mac: lb.MAC(frame[offSource:offEtherType]), nonce: nonceOf(frame), isUnicast: true}
 	addr := netip.AddrFrom16([16]byte(frame[offAddress:offTag])).Unmap()
 	if frame[offKind] == echoQuestion {
 		m.target = addr
-	} else {
-		m.claimed, m.reply = addr, true
+		return m, answered
 	}
+
+	m.claimed = addr
+	m.isReply = true
 
 	return m, answered
 }
 
-// answersAbout reports whether a speaker answers an echo about this address, which is none that it announces.
+// answersAbout reports whether this node answers an echo about an address that it does not announce.
 func (r *Responder) answersAbout(target netip.Addr) bool {
-	switch target {
-	case lb.Hearing, lb.NotHearing:
-		isKnown := r.config.Hears != nil && r.lease.valid()
-		return isKnown && r.config.Hears() == (target == lb.Hearing)
+	if target != lb.Hearing && target != lb.NotHearing {
+		return target.IsUnspecified()
 	}
-	return target.IsUnspecified()
+
+	if r.config.Hears == nil || !r.lapses.isValid() {
+		return false
+	}
+
+	return r.config.Hears() == (target == lb.Hearing)
 }
 
-// opens reports whether the frame was closed with one of our keys.
-func (e *echoes) opens(frame []byte) bool {
+// isAuthentic reports whether a frame was closed with one of our keys.
+func (e *echoCodec) isAuthentic(frame []byte) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	_, ok := rt.Open(e.seals, frame, offPrefix)

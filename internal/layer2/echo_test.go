@@ -14,19 +14,19 @@ import (
 // keyOf makes keys that differ by an octet.
 func keyOf(n byte) []byte { return bytes.Repeat([]byte{n}, 32) }
 
-func keyedBy(keys ...byte) *echoes {
+func keyedBy(keys ...byte) *echoCodec {
 	var all [][]byte
 	for _, n := range keys {
 		all = append(all, keyOf(n))
 	}
-	e := &echoes{}
+	e := &echoCodec{}
 	e.setKeys(all)
 	return e
 }
 
 // echoed is an echo from the asker to us, sealed by a key.
 func echoed(key, kind byte, nonce uint64, addr netip.Addr) []byte {
-	return keyedBy(key).frame(&lb.Interface{MAC: askerMAC}, ourMAC, kind, nonce, addr)
+	return keyedBy(key).encode(&lb.Interface{MAC: askerMAC}, ourMAC, kind, nonce, addr)
 }
 
 func echoTests() []frameTest {
@@ -58,7 +58,7 @@ func echoTests() []frameTest {
 	}
 }
 
-// The kernel passes to ports the questions, to those who ask the answers, and nothing else.
+// TestEchoFilter: the kernel passes questions to ports, answers to askers, and nothing else.
 func TestEchoFilter(t *testing.T) {
 	proto := keyedBy(1).protocol()
 	for _, tt := range []struct {
@@ -76,13 +76,13 @@ func TestEchoFilter(t *testing.T) {
 			t.Errorf("%s passes to a port: %v", tt.name, got)
 		}
 		if got := runs(t, proto.answers, tt.frame); got != tt.answer {
-			t.Errorf("%s passes to who asks: %v", tt.name, got)
+			t.Errorf("%s passes to the asker: %v", tt.name, got)
 		}
 	}
 }
 
-// An echo is answered when a neighbour's question would be, by the owner or who was it until now, and by nobody in its
-// stead. About no address it is answered whenever the key is right.
+// TestEchoPhases: an echo is answered when a neighbour's question would be, by the owner or the former owner, and not by
+// a stand-in. An echo about no address is answered whenever the key is right.
 func TestEchoPhases(t *testing.T) {
 	lease, none, keyed := &testLease{}, netip.IPv6Unspecified(), true
 	runPlay(t, lease, func(p *play) {
@@ -114,7 +114,7 @@ func TestEchoPhases(t *testing.T) {
 		expect("by an older key, which is still accepted", true)
 		p.SetKeys([][]byte{keyOf(2)})
 		keyed = false
-		expect("by one that is not", false)
+		expect("by a key that is not accepted", false)
 		keyed = true
 		p.SetKeys([][]byte{keyOf(1)})
 		p.Set(Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers})
@@ -123,11 +123,12 @@ func TestEchoPhases(t *testing.T) {
 		expect("while it is handed over", true)
 		p.Set(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC })), Speakers: speakers})
 		synctest.Wait()
-		expect("in another's stead", false)
+		expect("as a stand-in", false)
 	})
 }
 
-// TestEchoAboutHearing: a speaker says whether it hears another machine, and nothing where it does not know or may not act.
+// TestEchoAboutHearing: a speaker answers whether it hears another machine. It does not answer if it does not know, or
+// may not act.
 func TestEchoAboutHearing(t *testing.T) {
 	lease := &testLease{}
 	runPlay(t, lease, func(p *play) {
@@ -154,13 +155,14 @@ func TestEchoAboutHearing(t *testing.T) {
 	})
 }
 
-// What answers a question is the asked speaker's answer with its nonce, about its address.
+// TestWhatCountsAsEcho: only an answer of the asked speaker counts, about the asked address, with the nonce of the
+// question.
 func TestWhatCountsAsEcho(t *testing.T) {
 	r := newFakeLAN().responder()
 	r.echo = keyedBy(1)
 	proto := r.echo.protocol()
 	asks := proto.question(&eth0, askerMAC, v4)
-	if (&echoes{}).protocol().question(&eth0, askerMAC, v4) != nil {
+	if (&echoCodec{}).protocol().question(&eth0, askerMAC, v4) != nil {
 		t.Error("asks without a key")
 	}
 	nonce := nonceOf(asks)
@@ -176,10 +178,10 @@ func TestWhatCountsAsEcho(t *testing.T) {
 		{"with another key", echoed(2, echoAnswer, nonce, v4), false},
 		{"by ARP", replyTo(ourMAC, askerMAC, askerMAC, v4), false},
 	} {
-		a := &asked{frame: asks}
-		in := &inquiry{r: r, speakers: speakers, asked: map[lb.Question]*asked{{Link: "eth0", MAC: askerMAC, Address: v4, Echo: true}: a}}
+		a := &openQuestion{frame: asks}
+		in := &inquiry{r: r, speakers: speakers, questions: map[lb.Question]*openQuestion{{Link: "eth0", MAC: askerMAC, Address: v4, Echo: true}: a}}
 		for _, p := range []protocol{proto, arpProtocol()} {
-			in.heard(&tap{socket: socket{link: eth0, proto: p}}, tt.frame)
+			in.countAnswer(&tap{socket: socket{link: eth0, proto: p}}, tt.frame)
 		}
 		if counted := a.answers == 1; counted != tt.count {
 			t.Errorf("%s counts: %v", tt.name, counted)

@@ -11,100 +11,116 @@ import (
 )
 
 const (
-	// mostMachines bounds the machines recorded for each family on a link, the latest ones.
-	mostMachines = 8
-	// machineAge is how long a machine is worth asking after it was last heard: a machine
+	// maxMachines bounds the machines recorded for each family on a link, the latest ones.
+	maxMachines = 8
+	// machineLifetime is how long a machine is worth asking after it was last heard: a machine
 	// with a confirmed cache entry for our address is silent for a while.
-	machineAge = 10 * time.Minute
-	// machineInterval is how often the time of the same machine is updated, and how long
-	// a machine is safe from replacement.
+	machineLifetime = 10 * time.Minute
+	// machineInterval is how often the time of the same machine is updated.
 	machineInterval = time.Second
-	// gatewayInterval is how often we read the kernel's gateways.
+	// gatewayInterval is how often the kernel's gateways are read.
 	gatewayInterval = 10 * time.Second
 )
 
-// machine is a foreign machine on a link.
+// machine is a machine on a link, by one of its addresses.
 type machine struct {
 	addr netip.Addr
 	mac  lb.MAC
-	seen time.Time
-	// answered: it answered a question of ours, so it is more than a sender address.
-	answered bool
+	// lastHeard is zero for a gateway of the kernel's.
+	lastHeard time.Time
+	// hasAnswered reports whether it answered a question of this node: it is more than a sender address.
+	hasAnswered bool
 }
 
-// isGateway reports whether it is a default gateway of the kernel's.
-func (m *machine) isGateway() bool { return m.seen.IsZero() }
+// isGateway reports whether the machine is a default gateway of the kernel's.
+func (m *machine) isGateway() bool { return m.lastHeard.IsZero() }
+
+// isSame reports whether both are the same machine by the same address.
+func (m *machine) isSame(other machine) bool { return m.mac == other.mac && m.addr == other.addr }
 
 // foreignMachines has the foreign machines that were heard on a link.
 type foreignMachines struct {
-	// heard by family. The reader of that family writes, and whoever asks: of two writes at once one may be lost.
-	heard [families][mostMachines]atomic.Pointer[machine]
-	// gateways as last read from the kernel.
+	// heard has the machines by family. The reader of that family and inquiries write it: of two writes at once one may
+	// be lost.
+	heard [familyCount][maxMachines]atomic.Pointer[machine]
+	// gateways are the gateways as last read from the kernel, nil before.
 	gateways atomic.Pointer[[]lb.Neighbour]
 }
 
+// foreignOn returns the foreign machines of a link.
 func (r *Responder) foreignOn(linkName string) *foreignMachines {
 	known, _ := r.foreignByLink.LoadOrStore(linkName, &foreignMachines{})
 	return known.(*foreignMachines)
 }
 
-// asker records who asks for a planned address, if it is no speaker, and asks for itself.
-func (r *Responder) asker(t *table, c *foreignMachines, m message, frame []byte) {
-	if !t.of.Speakers[m.mac] && m.mac == lb.MAC(frame[offSource:offEtherType]) {
-		c.record(number(lb.FamilyOf(m.target)), machine{addr: m.sender, mac: m.mac, seen: r.now()})
+// recordAsker records the machine that asks for a planned address, if it is no speaker and asks for itself.
+func (r *Responder) recordAsker(t *addressTable, c *foreignMachines, m message, frame []byte) {
+	asksForItself := m.mac == lb.MAC(frame[offSource:offEtherType])
+	if asksForItself && !t.desired.Speakers[m.mac] {
+		c.record(familyIndex(lb.FamilyOf(m.target)), machine{addr: m.sender, mac: m.mac, lastHeard: r.system.clock()})
 	}
 }
 
-// record records a machine that asked for a planned address, or that answered. The former displace only each other.
+// record records a machine that asked for a planned address, or that answered. A machine that only asked displaces no
+// machine that answered.
 func (c *foreignMachines) record(family int, m machine) {
 	if !m.addr.IsGlobalUnicast() && !m.addr.IsLinkLocalUnicast() {
 		return
 	}
 
-	heard := &c.heard[family]
-	var place *atomic.Pointer[machine]
-	for i := range heard {
-		known := heard[i].Load()
-		if known == nil || known.mac == m.mac && known.addr == m.addr {
-			place = &heard[i]
-			break
-		}
-
-		if safe := known.answered &&
-			m.seen.Sub(known.seen) < machineAge; !safe &&
-			(place == nil ||
-				known.seen.Before(place.Load().seen)) {
-			place = &heard[i]
-		}
-	}
-
+	place := c.placeFor(family, m)
 	if place == nil {
 		return
 	}
 
 	known := place.Load()
-	if known != nil && known.mac == m.mac && known.addr == m.addr {
-		m.answered = m.answered || known.answered
+	if known == nil {
+		place.Store(&m)
+		return
 	}
 
-	if known == nil || m.seen.Sub(known.seen) >= machineInterval || m.answered && !known.answered {
+	m.hasAnswered = m.hasAnswered || known.isSame(m) && known.hasAnswered
+	isDue := m.lastHeard.Sub(known.lastHeard) >= machineInterval
+	if isDue || m.hasAnswered && !known.hasAnswered {
 		place.Store(&m)
 	}
 }
 
-// answered records a machine that answered for an address of its own, if it asked before.
-func (r *Responder) answered(e *tap, m message) {
-	c, family := r.foreignOn(e.link.Name), e.proto.number
+// placeFor returns where to record a machine: its own place, a free one, or the place of the machine that was silent
+// longest. It returns nil if machines that answered within machineLifetime have all places.
+func (c *foreignMachines) placeFor(family int, m machine) (place *atomic.Pointer[machine]) {
+	places := &c.heard[family]
+	for i := range places {
+		known := places[i].Load()
+		if known == nil || known.isSame(m) {
+			return &places[i]
+		}
+
+		isSafe := known.hasAnswered && m.lastHeard.Sub(known.lastHeard) < machineLifetime
+		isOldest := place == nil || known.lastHeard.Before(place.Load().lastHeard)
+		if !isSafe && isOldest {
+			place = &places[i]
+		}
+	}
+
+	return place
+}
+
+// recordAnswer records that a machine answered for an address of its own, if it asked before.
+func (r *Responder) recordAnswer(e *tap, m message) {
+	c := r.foreignOn(e.link.Name)
+	family := e.proto.index
+	answering := machine{addr: m.claimed, mac: m.mac, lastHeard: r.system.clock(), hasAnswered: true}
 	for i := range c.heard[family] {
-		if known := c.heard[family][i].Load(); known != nil && known.mac == m.mac && known.addr == m.claimed {
-			c.record(family, machine{addr: m.claimed, mac: m.mac, seen: r.now(), answered: true})
+		if known := c.heard[family][i].Load(); known != nil && known.isSame(answering) {
+			c.record(family, answering)
 		}
 	}
 }
 
-// learn takes the present gateways. It keeps a MAC that the kernel has forgotten: the
-// kernel forgets machines that it cannot reach, which is when we need to ask them.
-func (c *foreignMachines) learn(gateways []lb.Neighbour) {
+// setGateways takes the present gateways. It keeps a MAC that the kernel has forgotten: the
+// kernel forgets machines that it cannot reach, and just those are to be asked.
+func (c *foreignMachines) setGateways(gateways []lb.Neighbour) {
 	before := c.gateways.Load()
 	for i := range gateways {
 		g := &gateways[i]
@@ -122,27 +138,27 @@ func (c *foreignMachines) learn(gateways []lb.Neighbour) {
 	c.gateways.Store(&gateways)
 }
 
-// learnGateways reads the kernel's gateways periodically until the context ends.
-func (r *Responder) learnGateways(ctx context.Context) {
-	again := time.NewTicker(gatewayInterval)
-	defer again.Stop()
+// pollGateways reads the kernel's gateways periodically until the context ends.
+func (r *Responder) pollGateways(ctx context.Context) {
+	tick := time.NewTicker(gatewayInterval)
+	defer tick.Stop()
 	for {
 		for _, l := range r.config.Links() {
 			if l.Usable() {
-				r.foreignOn(l.Name).learn(r.config.Gateways(l.Index))
+				r.foreignOn(l.Name).setGateways(r.config.Gateways(l.Index))
 			}
 		}
 
 		select {
 		case <-ctx.Done():
 			return
-		case <-again.C:
+		case <-tick.C:
 		}
 	}
 }
 
 // Networks returns the subnets of the links that announce, and the default gateways there as of the last ten seconds.
-// Each stands once.
+// Each appears once.
 func (r *Responder) Networks() (subnets []netip.Prefix, gateways []netip.Addr) {
 	for _, l := range r.config.Links() {
 		if !l.Usable() {
@@ -171,74 +187,77 @@ func (r *Responder) Networks() (subnets []netip.Prefix, gateways []netip.Addr) {
 	return subnets, gateways
 }
 
-// Foreign returns at most n foreign machines on a link, each with an address of its own,
+// Foreign returns at most n foreign machines on a link, each with an address of its own, as questions
 // for Ask: an answer of any of them shows that the link works.
 //
-// The default gateways come first, then machines that asked for a planned address, of any speaker, in the last ten
-// minutes: those that answered a question of ours, and then the others, each latest first, IPv4 and IPv6 by turns.
-// Second addresses of the same machine come last.
+// The default gateways come first. Then come machines that asked for a planned address, of any speaker, in the last ten
+// minutes: first the machines that answered a question of this node, each group latest first, IPv4 and IPv6
+// alternately. Second addresses of the same machine come last.
 func (r *Responder) Foreign(linkName string, n int) []lb.Question {
-	machines, again := r.near(r.foreignOn(linkName), 0, 1)
+	machines, others := r.machinesNear(r.foreignOn(linkName), 0, 1)
 	var out []lb.Question
-	for _, m := range append(machines, again...) {
+	for _, m := range append(machines, others...) {
 		out = append(out, lb.Question{Link: linkName, MAC: m.mac, Address: m.addr})
 	}
 	return out[:min(n, len(out))]
 }
 
-// near returns the foreign machines of some families on a link in that order, and apart from them the second addresses
-// of the same machines.
-func (r *Responder) near(c *foreignMachines, ofFamilies ...int) (machines, again []machine) {
+// machinesNear returns the foreign machines of some families on a link in the order of Foreign, and the second
+// addresses of the same machines apart from them.
+func (r *Responder) machinesNear(c *foreignMachines, ofFamilies ...int) (machines, others []machine) {
 	t := r.table.Load()
 	known := make(map[lb.MAC]bool)
 	add := func(m machine) {
 		switch {
-		case !m.mac.IsUnicast() || t.of.Speakers[m.mac] || t.entries.Has(m.addr):
+		case !m.mac.IsUnicast() || t.desired.Speakers[m.mac] || t.entries.Has(m.addr):
 		case known[m.mac]:
-			again = append(again, m)
+			others = append(others, m)
 		default:
 			known[m.mac] = true
 			machines = append(machines, m)
 		}
 	}
+
 	if gateways := c.gateways.Load(); gateways != nil {
 		for _, g := range *gateways {
-			if slices.Contains(ofFamilies, number(lb.FamilyOf(g.Address))) {
+			if slices.Contains(ofFamilies, familyIndex(lb.FamilyOf(g.Address))) {
 				add(machine{addr: g.Address, mac: g.MAC})
 			}
 		}
 	}
 
-	var heard [families][]*machine
+	var heard [familyCount][]*machine
 	for _, family := range ofFamilies {
-		heard[family] = c.latest(family, r.now())
+		heard[family] = c.latest(family, r.system.clock())
 	}
 
-	for i := range mostMachines {
-		for _, machines := range heard {
-			if i < len(machines) {
-				add(*machines[i])
+	for i := range maxMachines {
+		for _, ofFamily := range heard {
+			if i < len(ofFamily) {
+				add(*ofFamily[i])
 			}
 		}
 	}
 
-	return machines, again
+	return machines, others
 }
 
-// latest returns the recently heard machines of a family, those that answered and then the others, each latest first.
-func (c *foreignMachines) latest(family int, now time.Time) []*machine {
+// latest returns the machines of a family that were heard within machineLifetime: first the machines that answered,
+// each group latest first.
+func (c *foreignMachines) latest(family int, at time.Time) []*machine {
 	var out []*machine
 	for i := range c.heard[family] {
-		if m := c.heard[family][i].Load(); m != nil && now.Sub(m.seen) < machineAge {
+		if m := c.heard[family][i].Load(); m != nil && at.Sub(m.lastHeard) < machineLifetime {
 			out = append(out, m)
 		}
 	}
 
 	slices.SortFunc(out, func(a, b *machine) int {
-		switch {
-		case a.answered == b.answered:
-			return b.seen.Compare(a.seen)
-		case a.answered:
+		if a.hasAnswered == b.hasAnswered {
+			return b.lastHeard.Compare(a.lastHeard)
+		}
+
+		if a.hasAnswered {
 			return -1
 		}
 

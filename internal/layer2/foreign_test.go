@@ -44,7 +44,7 @@ func TestForeign(t *testing.T) {
 		p.put(arpRequest(v4, func(a *arp.Packet, f *ethernet.Frame) {
 			a.SenderHardwareAddr, f.Source = otherMAC.HardwareAddr(), otherMAC.HardwareAddr()
 		}))
-		expect("nobody else", 8)
+		expect("no other machine", 8)
 		p.put(arpRequest(v4, nil))
 		p.put(ns(v6, nil))
 		asker := []lb.Question{{Link: "eth0", MAC: askerMAC, Address: asker4}, {Link: "eth0", MAC: askerMAC, Address: asker6}}
@@ -68,18 +68,18 @@ func TestForeign(t *testing.T) {
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("the latest (-want +got):\n%s", diff)
 		}
-		time.Sleep(machineAge)
+		time.Sleep(machineLifetime)
 		expect("later", 8)
 	})
 }
 
-// TestForgedAskers: of many machines that ask without end, and never answer, none displaces one that answered, which comes
-// before them.
+// TestForgedAskers: machines that ask without end, and never answer, do not displace a machine that answered. That
+// machine comes before them.
 func TestForgedAskers(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		p.put(arpRequest(v4, nil))
-		p.answered(&tap{socket: socket{link: eth0, proto: p.protocols[0]}}, message{mac: askerMAC, claimed: asker4})
+		p.recordAnswer(&tap{socket: socket{link: eth0, proto: p.protocols[0]}}, message{mac: askerMAC, claimed: asker4})
 		for range 3 {
 			for n := range byte(200) {
 				p.put(askedBy(n+1, v4))
@@ -87,7 +87,7 @@ func TestForgedAskers(t *testing.T) {
 			}
 		}
 		got := p.Foreign("eth0", 20)
-		if len(got) != mostMachines || got[0] != (lb.Question{Link: "eth0", MAC: askerMAC, Address: asker4}) {
+		if len(got) != maxMachines || got[0] != (lb.Question{Link: "eth0", MAC: askerMAC, Address: asker4}) {
 			t.Errorf("%d machines: %v", len(got), got)
 		}
 	})
@@ -111,7 +111,7 @@ func TestGatewayIsRemembered(t *testing.T) {
 		{"another one", []lb.Neighbour{{Address: foreign4}}, 0},
 		{"none", nil, 0},
 	} {
-		c.learn(tt.read)
+		c.setGateways(tt.read)
 		got := r.Foreign("eth0", 8)
 		if len(got) != tt.want || len(got) == 1 && got[0] != (lb.Question{Link: "eth0", MAC: askerMAC, Address: asker4}) {
 			t.Errorf("%s: %v", tt.name, got)
@@ -146,7 +146,7 @@ func TestDefenceAgainstBursts(t *testing.T) {
 			defer run(t, r)()
 			r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr}})})
 			synctest.Wait()
-			w := lan.wire("eth0", r.protocols[family])
+			w := lan.conn("eth0", r.protocols[family])
 			w.in <- tt.question
 			sentFor(lan, 2*time.Minute)
 			frames := make(map[string]int)
@@ -197,30 +197,30 @@ func TestDefenceAgainstBursts(t *testing.T) {
 // TestDefenceOfMany: claims of a thousand addresses without end leave half of the pace to repetitions.
 func TestDefenceOfMany(t *testing.T) {
 	timers := Timers{}.withDefaults()
-	now := time.Now()
-	s := newSchedule(timers, &pace{}, between)
+	at := time.Now()
+	s := newSchedule(timers, &rateLimit{}, randomBetween)
 	set := manyAddresses(1000)
 	for _, a := range set {
-		s.put(a.Address, job{ours, nil}, now)
+		s.setJob(a.Address, job{owned, nil}, at)
 	}
-	sent := make(map[use]int)
+	sent := make(map[purpose]int)
 	for range 60 * 1000 {
-		for it := s.due(now); it != nil; it = s.due(now) {
-			s.spend(1, it.lane, now)
-			sent[it.use]++
-			s.done(it, now)
+		for it := s.nextDue(at); it != nil; it = s.nextDue(at) {
+			s.spend(1, it.lane, at)
+			sent[it.purpose]++
+			s.complete(it, at)
 		}
-		now = now.Add(time.Millisecond)
-		s.defend(set[sent[nearDefence]%len(set)].Address, now)
+		at = at.Add(time.Millisecond)
+		s.defend(set[sent[directDefence]%len(set)].Address, at)
 		for i := range 4 {
-			s.defend(set[(sent[steps]+i*250)%len(set)].Address, now)
+			s.defend(set[(sent[steps]+i*250)%len(set)].Address, at)
 		}
 	}
-	if all := sent[steps] + sent[defence] + sent[nearDefence]; all > 1000+61*timers.Rate {
+	if all := sent[steps] + sent[defence] + sent[directDefence]; all > 1000+61*timers.Rate {
 		t.Errorf("%d frames in a minute", all)
 	}
 	// Each is announced once, repeated six times, and claimed throughout.
-	if sent[steps] < 6000 || sent[nearDefence] < 10*timers.Rate {
+	if sent[steps] < 6000 || sent[directDefence] < 10*timers.Rate {
 		t.Errorf("sent %v", sent)
 	}
 }
@@ -259,16 +259,16 @@ func twoOwners(t *testing.T) []struct {
 	}
 }
 
-// TestSecondOwner: a new owner asks once who else has the address, when the move has settled, and again after a speaker
-// claimed it. An answer is a conflict, whoever's MAC it has, within ten seconds of the claim, and for as long as there is
-// one; but not that of a stand-in, which answers with our own MAC.
+// TestSecondOwner: a new owner checks once for a duplicate, when the move has settled, and again after a speaker's claim.
+// An answer is a conflict, with the MAC of any other machine, within ten seconds of the claim, and as long as answers
+// come. The answer of a stand-in has our own MAC, and is no conflict.
 func TestSecondOwner(t *testing.T) {
 	const conflict = "announced against 02:53:00:00:00:02"
 	for _, tt := range twoOwners(t) {
 		runPlay(t, nil, func(p *play) {
 			p.Set(Desired{Announcements: announcing([]lb.Announcement{tt.ours}), Speakers: speakers})
 			p.put(tt.claim)
-			if at := questions(p.lan, settleTime-time.Millisecond); len(at) > 0 {
+			if at := questions(p.lan, moveTime-time.Millisecond); len(at) > 0 {
 				t.Errorf("%s: asked before the move settled, after %v", tt.ours.Address, at)
 			}
 			p.expectIs("a move", "announced")

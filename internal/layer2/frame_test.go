@@ -36,8 +36,8 @@ var (
 	ourAnnouncements = []lb.Announcement{{Address: v4}, {Address: v6}}
 )
 
-// protocols are those of both families.
-func protocols() [families]protocol { return [families]protocol{arpProtocol(), ndpProtocol()} }
+// protocols returns the protocols of both families.
+func protocols() [familyCount]protocol { return [familyCount]protocol{arpProtocol(), ndpProtocol()} }
 
 // arpRequest is a broadcast request by the asker, changed as the test says.
 func arpRequest(target netip.Addr, change func(*arp.Packet, *ethernet.Frame)) []byte {
@@ -146,12 +146,12 @@ func (s *solicitation) marshal() []byte {
 }
 
 // testPort is a port on eth0 without wires, of a Responder that announces both addresses.
-func testPort() *port {
-	r := newResponder(Config{})
-	r.table.Store(newTable(Desired{Announcements: announcing(ourAnnouncements)}, Desired{}, &table{}, false, r.now()))
+func testPort() *linkPort {
+	r := newFakeLAN().responder()
+	r.table.Store(newTable(Desired{Announcements: announcing(ourAnnouncements)}, Desired{}, &addressTable{}, false, r.system.clock()))
 	r.echo = keyedBy(1)
-	r.protocols[echo] = r.echo.protocol()
-	p := &port{r: r}
+	r.protocols[echoIndex] = r.echo.protocol()
+	p := &linkPort{r: r}
 	p.setLink(eth0)
 	return p
 }
@@ -159,7 +159,7 @@ func testPort() *port {
 type frameTest struct {
 	name  string
 	frame []byte
-	want  outcome
+	want  frameResult
 }
 
 func arpTests() []frameTest {
@@ -281,7 +281,7 @@ func TestOutcome(t *testing.T) {
 	for i, tests := range [][]frameTest{arpTests(), ndpTests(), echoTests()} {
 		proto := p.r.protocols[i]
 		for _, tt := range tests {
-			answer, got := p.handle(proto, tt.frame)
+			answer, got := p.answer(proto, tt.frame)
 			if got != tt.want {
 				t.Errorf("%s, %s: %v, want %v", proto.name, tt.name, got, tt.want)
 			}
@@ -294,7 +294,7 @@ func TestOutcome(t *testing.T) {
 
 func FuzzParseARP(f *testing.F)  { fuzz(f, arpTests(), 0) }
 func FuzzParseNS(f *testing.F)   { fuzz(f, ndpTests(), 1) }
-func FuzzParseEcho(f *testing.F) { fuzz(f, echoTests(), echo) }
+func FuzzParseEcho(f *testing.F) { fuzz(f, echoTests(), echoIndex) }
 
 // fuzz checks that no frame causes a panic, that the answer goes to one station or to
 // all, and that the answer is not itself a question.
@@ -304,14 +304,14 @@ func fuzz(f *testing.F, seeds []frameTest, i int) {
 		f.Add(s.frame)
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		answer, out := p.handle(p.r.protocols[i], frame)
-		if out >= outcomes || out == sendFailed {
+		answer, out := p.answer(p.r.protocols[i], frame)
+		if out >= frameResults || out == sendFailed {
 			t.Fatalf("outcome %d", out)
 		}
 		if answer == nil {
 			return
 		}
-		if _, again := p.handle(p.r.protocols[i], answer); again != ownFrame {
+		if _, again := p.answer(p.r.protocols[i], answer); again != ownFrame {
 			t.Errorf("our answer is taken for %v", again)
 		}
 	})
@@ -321,7 +321,7 @@ func fuzz(f *testing.F, seeds []frameTest, i int) {
 // ask the kernel for the packet type.
 func filtered(t *testing.T, proto protocol, addrs []netip.Addr) func(frame []byte) bool {
 	t.Helper()
-	program := proto.filter(coversOf(slices.Values(addrs))[proto.number])
+	program := proto.filter(coversOf(slices.Values(addrs))[proto.index])
 	if raw, err := bpf.Assemble(program); err != nil || len(raw) > 1000 {
 		t.Fatalf("%d instructions: %v", len(raw), err)
 	}
@@ -413,7 +413,7 @@ func TestFilterPassesOurs(t *testing.T) {
 					t.Fatalf("%s: what asks for %s or %s does not pass", name, a4, a6)
 				}
 				next := a4.Next()
-				if n <= mostRanges && !ours[next] && pass4(from(asker4, next)) {
+				if n <= maxRanges && !ours[next] && pass4(from(asker4, next)) {
 					t.Fatalf("%s: what asks for %s passes", name, next)
 				}
 			}
@@ -427,7 +427,7 @@ func TestFilterPassesOurs(t *testing.T) {
 // TestFilterOfManyNetworks: more networks than a program can hold pass as a whole.
 func TestFilterOfManyNetworks(t *testing.T) {
 	var addrs []netip.Addr
-	for i := range uint64(3 * mostGroups) {
+	for i := range uint64(3 * maxNetworks) {
 		addrs = append(addrs, address6(i, 1))
 	}
 	pass := filtered(t, ndpProtocol(), addrs)
@@ -454,7 +454,7 @@ func TestFilterFollows(t *testing.T) {
 			} else {
 				proto, frame = r.protocols[1], ns(a, nil)
 			}
-			filters := lan.wire("eth0", proto).filters
+			filters := lan.conn("eth0", proto).filters
 			return runs(t, filters[len(filters)-1], frame)
 		}
 		for i := range uint32(500) {
@@ -479,7 +479,7 @@ func TestFilterFollows(t *testing.T) {
 				}
 			}
 		}
-		if n := len(lan.wire("eth0", r.protocols[0]).filters); n > 100 {
+		if n := len(lan.conn("eth0", r.protocols[0]).filters); n > 100 {
 			t.Errorf("%d filters were set for 500 changes", n)
 		}
 		left, gone := address4(10<<24), address4(10<<24+100)

@@ -10,50 +10,54 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// membership is a multicast group on a link, by the link's index.
-type membership struct {
+// groupMembership is a multicast group on a link, by the link's index.
+type groupMembership struct {
 	index int
 	group netip.Addr
 }
 
-// groups holds the memberships that bring us solicitations, and checks whether the
+// groups holds the memberships that bring solicitations to this node, and checks whether the
 // kernel still has them.
 //
-// They are those of ordinary sockets, which the kernel reports by MLD: without that a snooping switch forwards nothing.
+// They belong to ordinary sockets, so that the kernel reports them by MLD: without that a snooping switch forwards
+// nothing.
 type groups struct {
 	log     *slog.Logger
+	kernel  groupKernel
 	repairs *atomic.Uint64
-	// kernel does the system calls; actual reads the memberships of all sockets of the host.
-	kernel kernel
-	actual func() (map[membership]bool, error)
 
-	desired atomic.Pointer[map[membership]bool]
+	desired atomic.Pointer[map[groupMembership]bool]
 	wake    lb.Signal
-	joined  map[membership]bool
-	// complaints are the logged failures by link.
-	complaints map[int]string
+	joined  map[groupMembership]bool
+	// errors are the logged failures by link.
+	errors map[int]string
 }
 
-// kernel joins and leaves groups with sockets that it owns.
-type kernel interface {
-	join(m membership) error
-	leave(m membership)
+// groupKernel joins and leaves groups with sockets that it owns.
+type groupKernel interface {
+	join(m groupMembership) error
+	leave(m groupMembership)
+	// memberships returns the memberships of all sockets of the host.
+	memberships() (map[groupMembership]bool, error)
 	close()
 }
 
-func newGroups(log *slog.Logger, repairs *atomic.Uint64) *groups {
+func newGroups(log *slog.Logger, kernel groupKernel, repairs *atomic.Uint64) *groups {
 	g := &groups{
-		log: log, repairs: repairs,
-		kernel: &groupSockets{}, actual: readIGMP6,
-		wake: lb.NewSignal(), joined: make(map[membership]bool), complaints: make(map[int]string),
+		log:     log,
+		kernel:  kernel,
+		repairs: repairs,
+		wake:    lb.NewSignal(),
+		joined:  make(map[groupMembership]bool),
+		errors:  make(map[int]string),
 	}
 
-	g.desired.Store(&map[membership]bool{})
+	g.desired.Store(&map[groupMembership]bool{})
 	return g
 }
 
 // set takes all groups to be joined. The caller must not change the map afterwards.
-func (g *groups) set(desired map[membership]bool) {
+func (g *groups) set(desired map[groupMembership]bool) {
 	g.desired.Store(&desired)
 	g.wake.Kick()
 }
@@ -84,27 +88,27 @@ func (g *groups) sync() {
 
 	g.leave(desired)
 	// A refusing link, such as one without IPv6, is tried only once for all groups.
-	refuses := make(map[int]string)
+	errors := make(map[int]string)
 	for m := range desired {
-		if g.joined[m] || refuses[m.index] != "" {
+		if g.joined[m] || errors[m.index] != "" {
 			continue
 		}
 
 		if err := g.kernel.join(m); err != nil {
-			refuses[m.index] = err.Error()
+			errors[m.index] = err.Error()
 			continue
 		}
 
 		g.joined[m] = true
 	}
 
-	g.complain(refuses)
+	g.logErrors(errors)
 }
 
-// leave leaves groups that are not desired any more, and forgets memberships that the kernel has dropped, for example
-// when IPv6 was turned off and on, so that they are joined again.
-func (g *groups) leave(desired map[membership]bool) {
-	actual, err := g.actual()
+// leave leaves groups that are not desired any more. It also leaves memberships that the kernel has dropped, for
+// example when IPv6 was turned off and on, so that they are joined again.
+func (g *groups) leave(desired map[groupMembership]bool) {
+	actual, err := g.kernel.memberships()
 	if err != nil {
 		g.log.Warn("cannot check multicast groups", "error", err)
 		actual = g.joined
@@ -112,10 +116,11 @@ func (g *groups) leave(desired map[membership]bool) {
 
 	lost := 0
 	for m := range g.joined {
-		switch {
-		case desired[m] && actual[m]:
+		if desired[m] && actual[m] {
 			continue
-		case desired[m]:
+		}
+
+		if desired[m] {
 			lost++
 		}
 
@@ -129,12 +134,12 @@ func (g *groups) leave(desired map[membership]bool) {
 	}
 }
 
-// complain logs new and changed failures.
-func (g *groups) complain(now map[int]string) {
-	for index, text := range now {
-		if g.complaints[index] != text {
+// logErrors logs new and changed failures.
+func (g *groups) logErrors(errors map[int]string) {
+	for index, text := range errors {
+		if g.errors[index] != text {
 			g.log.Warn("cannot join multicast groups", "link", index, "error", text)
 		}
 	}
-	g.complaints = now
+	g.errors = errors
 }

@@ -16,19 +16,21 @@ import (
 
 // fakeKernel holds memberships like the kernel, and counts calls.
 type fakeKernel struct {
-	joined map[membership]bool
+	joined map[groupMembership]bool
 	// refuses are links that reject groups, like those without IPv6.
 	refuses map[int]bool
 	calls   int
 }
 
 func newFakeKernel() *fakeKernel {
-	return &fakeKernel{joined: make(map[membership]bool), refuses: make(map[int]bool)}
+	return &fakeKernel{joined: make(map[groupMembership]bool), refuses: make(map[int]bool)}
 }
 
-func (k *fakeKernel) actual() (map[membership]bool, error) { return maps.Clone(k.joined), nil }
+func (k *fakeKernel) memberships() (map[groupMembership]bool, error) {
+	return maps.Clone(k.joined), nil
+}
 
-func (k *fakeKernel) join(m membership) error {
+func (k *fakeKernel) join(m groupMembership) error {
 	k.calls++
 	if k.refuses[m.index] || k.joined[m] {
 		return errors.New("join group: invalid argument")
@@ -37,7 +39,7 @@ func (k *fakeKernel) join(m membership) error {
 	return nil
 }
 
-func (k *fakeKernel) leave(m membership) {
+func (k *fakeKernel) leave(m groupMembership) {
 	k.calls++
 	delete(k.joined, m)
 }
@@ -45,20 +47,19 @@ func (k *fakeKernel) leave(m membership) {
 func (*fakeKernel) close() {}
 
 // String returns "group%index", like an address with its scope.
-func (m membership) String() string { return fmt.Sprintf("%v%%%d", m.group, m.index) }
+func (m groupMembership) String() string { return fmt.Sprintf("%v%%%d", m.group, m.index) }
 
 func TestGroups(t *testing.T) {
 	k := newFakeKernel()
 	var repairs atomic.Uint64
-	g := newGroups(slog.New(slog.DiscardHandler), &repairs)
-	g.kernel, g.actual = k, k.actual
+	g := newGroups(slog.New(slog.DiscardHandler), k, &repairs)
 
-	group := func(index, n int) membership {
-		return membership{index, netip.MustParseAddr(fmt.Sprintf("ff02::1:ff00:%x", n))}
+	group := func(index, n int) groupMembership {
+		return groupMembership{index, netip.MustParseAddr(fmt.Sprintf("ff02::1:ff00:%x", n))}
 	}
 	a, b, c := group(2, 1), group(2, 2), group(3, 1)
-	set := func(ms ...membership) map[membership]bool {
-		s := make(map[membership]bool)
+	set := func(ms ...groupMembership) map[groupMembership]bool {
+		s := make(map[groupMembership]bool)
 		for _, m := range ms {
 			s[m] = true
 		}
@@ -67,7 +68,7 @@ func TestGroups(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
 		before          func()
-		desired, joined map[membership]bool
+		desired, joined map[groupMembership]bool
 		calls           int
 		repairs         uint64
 	}{
@@ -112,9 +113,9 @@ x    eth0            ff020000000000000000000000000002     1 00000004 0
 // member reports whether the kernel is a member of v6's group on eth0.
 func member(t *testing.T, n *realNetwork) bool {
 	t.Helper()
-	actual, err := readIGMP6()
+	actual, err := (&groupSockets{}).memberships()
 	must(t, err)
-	return actual[membership{n.node.Link("eth0").Attrs().Index, solicitedNode(v6).addr}]
+	return actual[groupMembership{n.node.Link("eth0").Attrs().Index, solicitedNode(v6).addr}]
 }
 
 // Groups that the kernel loses are joined again and counted. It loses all of them
@@ -133,7 +134,7 @@ func TestGroupsHeal(t *testing.T) {
 		nstest.Until(t, within, "answer without IPv6 on the link", func() bool { return n.ask(t, v6) == n.mac() })
 		n.node.Output("ip", "link", "set", "eth0", "mtu", "1500")
 		nstest.Until(t, within, "group rejoined", func() bool { return member(t, n) })
-		nstest.Until(t, within, "repair counted", func() bool { return r.counts.repairs[repairGroup].Load() > 0 })
+		nstest.Until(t, within, "repair counted", func() bool { return r.counters.repairs[repairGroup].Load() > 0 })
 
 		r.Set(Desired{Announcements: announcing(ourAnnouncements[:1])})
 		nstest.Until(t, within, "group left", func() bool { return !member(t, n) })

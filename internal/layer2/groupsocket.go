@@ -15,19 +15,21 @@ import (
 // kernel (at least 20 KiB, some 80 octets for each membership).
 const groupsPerSocket = 200
 
-// groupSockets are sockets that only hold memberships: no datagram ever reaches them.
+// groupSockets are UDP sockets that only hold memberships: no datagram ever reaches them.
 type groupSockets struct {
-	// udp are the sockets, with the number of groups of each.
-	udp    map[int]int
-	member map[membership]int
+	// sizes are the numbers of groups by socket, and sockets the socket of each membership.
+	sizes   map[int]int
+	sockets map[groupMembership]int
 }
 
-func (m membership) request() *unix.IPv6Mreq {
+var _ groupKernel = (*groupSockets)(nil)
+
+func (m groupMembership) request() *unix.IPv6Mreq {
 	return &unix.IPv6Mreq{Multiaddr: m.group.As16(), Interface: uint32(m.index)}
 }
 
-// join implements kernel.
-func (s *groupSockets) join(m membership) error {
+// join implements groupKernel.
+func (s *groupSockets) join(m groupMembership) error {
 	fd, err := s.free()
 	if err != nil {
 		return err
@@ -37,14 +39,14 @@ func (s *groupSockets) join(m membership) error {
 		return fmt.Errorf("join group: %w", err)
 	}
 
-	s.udp[fd]++
-	s.member[m] = fd
+	s.sizes[fd]++
+	s.sockets[m] = fd
 	return nil
 }
 
 // free returns a socket that can hold one more group.
 func (s *groupSockets) free() (int, error) {
-	for fd, n := range s.udp {
+	for fd, n := range s.sizes {
 		if n < groupsPerSocket {
 			return fd, nil
 		}
@@ -55,35 +57,38 @@ func (s *groupSockets) free() (int, error) {
 		return 0, fmt.Errorf("open UDP socket: %w", err)
 	}
 
-	if s.udp == nil {
-		s.udp, s.member = make(map[int]int), make(map[membership]int)
+	if s.sizes == nil {
+		s.sizes = make(map[int]int)
+		s.sockets = make(map[groupMembership]int)
 	}
 
-	s.udp[fd] = 0
+	s.sizes[fd] = 0
 	return fd, nil
 }
 
-// leave implements kernel. If the link is gone, so are its groups.
-func (s *groupSockets) leave(m membership) {
-	fd := s.member[m]
-	delete(s.member, m)
+// leave implements groupKernel. If the link is gone, so are its groups.
+func (s *groupSockets) leave(m groupMembership) {
+	fd := s.sockets[m]
+	delete(s.sockets, m)
 	_ = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, m.request())
-	if s.udp[fd]--; s.udp[fd] == 0 {
-		delete(s.udp, fd)
+
+	s.sizes[fd]--
+	if s.sizes[fd] == 0 {
+		delete(s.sizes, fd)
 		_ = unix.Close(fd)
 	}
 }
 
-// close implements kernel. Closing the sockets ends the memberships.
+// close implements groupKernel. Closing the sockets ends the memberships.
 func (s *groupSockets) close() {
-	for fd := range s.udp {
+	for fd := range s.sizes {
 		unix.Close(fd)
 	}
 	*s = groupSockets{}
 }
 
-// readIGMP6 returns this host's IPv6 group memberships.
-func readIGMP6() (map[membership]bool, error) {
+// memberships implements groupKernel: it returns this host's IPv6 group memberships.
+func (*groupSockets) memberships() (map[groupMembership]bool, error) {
 	b, err := os.ReadFile("/proc/thread-self/net/igmp6")
 	if err != nil {
 		return nil, fmt.Errorf("read multicast groups: %w", err)
@@ -92,19 +97,21 @@ func readIGMP6() (map[membership]bool, error) {
 }
 
 // parseIGMP6 reads lines of link index, link name, group in hexadecimal, and more.
-func parseIGMP6(b []byte) map[membership]bool {
-	members := make(map[membership]bool)
+func parseIGMP6(b []byte) map[groupMembership]bool {
+	members := make(map[groupMembership]bool)
 	for line := range bytes.Lines(b) {
 		fields := bytes.Fields(line)
 		if len(fields) < 3 {
 			continue
 		}
 
-		index, err := strconv.Atoi(string(fields[0]))
-		group, failed := hex.DecodeString(string(fields[2]))
-		if err == nil && failed == nil && len(group) == 16 {
-			members[membership{index, netip.AddrFrom16([16]byte(group))}] = true
+		index, indexErr := strconv.Atoi(string(fields[0]))
+		group, groupErr := hex.DecodeString(string(fields[2]))
+		if indexErr != nil || groupErr != nil || len(group) != 16 {
+			continue
 		}
+
+		members[groupMembership{index, netip.AddrFrom16([16]byte(group))}] = true
 	}
 
 	return members

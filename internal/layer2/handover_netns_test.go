@@ -96,7 +96,7 @@ func (l *lan) answered(t *testing.T, when string) {
 	t.Helper()
 	for _, addr := range []netip.Addr{v4, v6} {
 		if l.ask(t, addr) == "" {
-			t.Fatalf("%s nobody answers for %s", when, addr)
+			t.Fatalf("%s no node answers for %s", when, addr)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func (l *lan) answered(t *testing.T, when string) {
 func (l *lan) moved(t *testing.T, from, to *Responder) {
 	t.Helper()
 	nstest.Until(t, within, "the far host knows the new owner", func() bool { return l.knowsOnly(to) })
-	if n := from.counts.handovers[unheard].Load(); n != 0 {
+	if n := from.counters.handovers[handoverUnheard].Load(); n != 0 {
 		t.Errorf("%d handovers ended without having heard the new owner", n)
 	}
 }
@@ -129,11 +129,11 @@ func (l *lan) knowsOnly(owner *Responder) bool {
 func TestTwoOwnersBecomeOne(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		l.second.Set(l.here())
-		nstest.Until(t, within, "the one that stays answers", func() bool { return l.ask(t, v4) != "" && l.ask(t, v6) != "" })
+		nstest.Until(t, within, "the owner that stays answers", func() bool { return l.ask(t, v4) != "" && l.ask(t, v6) != "" })
 		l.first.Set(l.here())
-		nstest.Until(t, within, "the other one has announced itself too", func() bool { return l.knowsOnly(l.first) })
+		nstest.Until(t, within, "the other owner has announced itself too", func() bool { return l.knowsOnly(l.first) })
 		l.first.Set(l.elsewhere())
-		nstest.Until(t, within, "the far host knows the one that stays", func() bool { return l.knowsOnly(l.second) })
+		nstest.Until(t, within, "the far host knows the owner that stays", func() bool { return l.knowsOnly(l.second) })
 	})
 }
 
@@ -186,7 +186,7 @@ func TestConflictWithARealHost(t *testing.T) {
 			})
 		}
 		for i := range 2 {
-			if n := r.counts.announcements[i][sent].Load(); n > 2 {
+			if n := r.counters.announcements[i][sent].Load(); n > 2 {
 				t.Errorf("%d announcements of another host's address", n)
 			}
 		}
@@ -196,8 +196,8 @@ func TestConflictWithARealHost(t *testing.T) {
 	})
 }
 
-// TestKnock with real kernels at both ends: a port with a listener, one without, one that a filter drops and one that it rejects. The
-// machine keeps no connection, even where a firewall here takes its answer from the kernel.
+// TestKnock with real kernels at both ends: a port with a listener, a port without, and ports whose packets a filter
+// drops or rejects. The machine keeps no connection, even where a firewall here takes its answer from the kernel.
 func TestKnock(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.config.Links()) > 0 })
@@ -234,9 +234,9 @@ func TestKnock(t *testing.T) {
 func TestKnockParse(t *testing.T) {
 	for _, addrs := range [][2]string{{"192.0.2.1", "192.0.2.9"}, {"2001:db8::1", "2001:db8::9"}} {
 		from, to := netip.AddrPortFrom(netip.MustParseAddr(addrs[0]), 40000), netip.AddrPortFrom(netip.MustParseAddr(addrs[1]), 80)
-		k := knock{lb.Interface{}, lb.MAC{}, from, to, 0x0800, 1, 23, 20}
+		k := portProbe{lb.Interface{}, lb.MAC{}, from, to, 0x0800, 1, 23, 20}
 		if to.Addr().Is6() {
-			k.etherType, k.icmp, k.offProtocol, k.ipLen = 0x86dd, 58, 20, ipv6.HeaderLen
+			k.etherType, k.icmpProtocol, k.offProtocol, k.ipLen = 0x86dd, 58, 20, ipv6.HeaderLen
 		}
 		reply := func(from, to netip.AddrPort, flags byte) []byte {
 			other := k

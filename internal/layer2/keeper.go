@@ -14,51 +14,51 @@ import (
 // It belongs to the goroutine of Run.
 type keeper struct {
 	r     *Responder
-	ports map[int]*port
-	// broken are links whose port failed, with the earliest time to reopen it.
-	broken map[int]time.Time
-	// complaints are the errors of opening sockets, by link index, until that works.
-	complaints map[int]string
-	// known are the links that have answered, by name, to tell a returning link from a new one.
-	known map[string]*pace
-	// synced is the table that schedules and groups reflect; nil after a change of ports.
-	synced *table
-	// linkless are the addresses that no link answers for.
-	linkless map[netip.Addr]bool
-	// filtered is the table that the kernel's filters were made for, and when; they pass frames about covers.
-	filtered   *table
-	filteredAt time.Time
-	covers     [kinds]cover
+	ports map[int]*linkPort
+	// retryTimes are the earliest times to reopen the links whose port failed, by link index.
+	retryTimes map[int]time.Time
+	// openErrors are the errors of opening sockets, by link index, until that works.
+	openErrors map[int]string
+	// limits are the rate limits of the links that had a port, by name. They tell a returning link from a new one.
+	limits map[string]*rateLimit
+	// applied is the table that schedules and groups reflect, nil after a change of ports.
+	applied *addressTable
+	// withoutLink are the addresses that no link answers for.
+	withoutLink map[netip.Addr]bool
+	filters     filters
 	// conflicts are the statuses of addresses that foreign machines claimed.
 	conflicts map[netip.Addr]*status
 }
 
+// filters are the kernel's filters of all ports.
+type filters struct {
+	// table is the table that they were made of, at setAt.
+	table *addressTable
+	setAt time.Time
+	// covers are the addresses whose frames they pass, by protocol.
+	covers [protocolCount]addressCover
+}
+
 func newKeeper(r *Responder) *keeper {
 	return &keeper{
-		r: r, ports: make(map[int]*port),
-		broken: make(map[int]time.Time), complaints: make(map[int]string), known: make(map[string]*pace),
-		linkless: make(map[netip.Addr]bool), conflicts: make(map[netip.Addr]*status),
+		r:           r,
+		ports:       make(map[int]*linkPort),
+		retryTimes:  make(map[int]time.Time),
+		openErrors:  make(map[int]string),
+		limits:      make(map[string]*rateLimit),
+		withoutLink: make(map[netip.Addr]bool),
+		conflicts:   make(map[netip.Addr]*status),
 	}
 }
 
-// sync reads table and links and brings everything else in line.
+// sync reads table and links, and adapts ports, filters, schedules and groups.
 func (k *keeper) sync() {
 	t := k.r.table.Load()
-	wanted := make(map[int]lb.Interface)
 	links := k.r.config.Links()
-	for _, l := range links {
-		switch refused := k.complaints[l.Index] != ""; {
-		// The others know that a node cannot announce on a link before it has to. What refuses stays wanted: who loses
-		// its addresses for that must not forget why, and take them back.
-		case l.Usable(), l.CanAnnounce() && (t.named[l.Name] > 0 || refused):
-			wanted[l.Index] = l
-		case l.CanAnnounce():
-			delete(k.known, l.Name) // it works, but is not needed
-		}
-	}
+	wanted := k.wantedLinks(t, links)
 
 	k.dropPorts(wanted)
-	k.forgetConflicts(k.r.now())
+	k.expireConflicts(k.r.system.clock())
 	for index, l := range wanted {
 		if p := k.ports[index]; p != nil {
 			k.refresh(p, l)
@@ -67,51 +67,72 @@ func (k *keeper) sync() {
 		}
 	}
 
-	k.refuse(links)
-	now := k.r.now()
-	if k.synced == nil || k.filtered != t && (now.Sub(k.filteredAt) >= checkInterval || !k.passes(t)) {
-		k.filter(t, now)
+	k.publishRefusals(links)
+	if at := k.r.system.clock(); k.needsFilters(t, at) {
+		k.setFilters(t, at)
 	}
 
-	if k.synced == t {
+	if k.applied == t {
 		return
 	}
 
-	moved := k.synced == nil
+	hasNewPorts := k.applied == nil
 	ports := maps.Clone(k.ports)
-	k.r.ports.Store(&ports)
-	k.r.followed.Store(t) // after the ports: State relies on this order
-	k.follow(t)
-	if k.synced = t; moved || len(k.linkless) > 0 {
-		k.r.changed()
+	k.r.published.ports.Store(&ports)
+	k.r.published.table.Store(t) // after the ports: State relies on this order
+	k.updateSchedules(t)
+	k.applied = t
+	if hasNewPorts || len(k.withoutLink) > 0 {
+		k.r.markChanged()
 	}
+}
+
+// wantedLinks returns the links that need a port, by index: all usable links, so that the other nodes know that a node
+// cannot announce on a link before it has to; and named links that can announce. A link that refused stays wanted:
+// otherwise the node would lose its addresses for the refusal, forget it, win them back and fail again.
+func (k *keeper) wantedLinks(t *addressTable, links []lb.Interface) map[int]lb.Interface {
+	wanted := make(map[int]lb.Interface)
+	for _, l := range links {
+		hasRefused := k.openErrors[l.Index] != ""
+		switch {
+		case l.Usable(), l.CanAnnounce() && (t.linkUses[l.Name] > 0 || hasRefused):
+			wanted[l.Index] = l
+		case l.CanAnnounce():
+			delete(k.limits, l.Name) // it works, but is not needed
+		}
+	}
+
+	return wanted
 }
 
 // dropPorts closes failed ports and ports of links that are no longer needed.
 func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
 	for index, p := range k.ports {
-		_, want := wanted[index]
-		if want && !p.failed.Load() {
+		_, isWanted := wanted[index]
+		if isWanted && !p.hasFailed.Load() {
 			continue
 		}
 
-		if want {
+		if isWanted {
 			// Wait before retrying a link whose sockets fail at once.
-			k.broken[index] = p.opened.Add(checkInterval / 2)
+			k.retryTimes[index] = p.openedAt.Add(checkInterval / 2)
 		}
 
 		p.close()
 		delete(k.ports, index)
-		k.synced = nil
-		k.r.config.Log.Info("link no longer answers", "link", p.link.Load().Name, "failed", want)
+		k.applied = nil
+		k.r.config.Log.Info("link no longer answers", "link", p.link.Load().Name, "failed", isWanted)
 	}
 
 	// A link that was gone is opened as soon as it is back.
-	maps.DeleteFunc(k.broken, func(index int, _ time.Time) bool { _, want := wanted[index]; return !want })
+	maps.DeleteFunc(k.retryTimes, func(index int, _ time.Time) bool {
+		_, isWanted := wanted[index]
+		return !isWanted
+	})
 }
 
 // refresh adopts changes of a link in use.
-func (k *keeper) refresh(p *port, l lb.Interface) {
+func (k *keeper) refresh(p *linkPort, l lb.Interface) {
 	old := p.link.Load()
 	if reflect.DeepEqual(old.Interface, l) {
 		return
@@ -120,68 +141,88 @@ func (k *keeper) refresh(p *port, l lb.Interface) {
 	p.setLink(l)
 	if old.Name != l.Name {
 		k.r.config.Log.Info("link has a new name", "link", l.Name, "was", old.Name)
-		k.r.counts.repairs[repairLink].Add(1)
-		k.known[l.Name] = k.known[old.Name]
-		delete(k.known, old.Name)
+		k.r.counters.repairs[repairLink].Add(1)
+		k.limits[l.Name] = k.limits[old.Name]
+		delete(k.limits, old.Name)
 	}
 
 	if old.MAC != l.MAC {
 		k.r.config.Log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
-		k.r.counts.repairs[repairMAC].Add(1)
-		p.schedule = newSchedule(k.r.config.Timers, p.schedule.pace, k.r.between)
+		k.r.counters.repairs[repairMAC].Add(1)
+		p.schedule = newSchedule(k.r.config.Timers, p.schedule.limit, k.r.system.random)
 	}
 
 	if old.Member != l.Member && l.Member != 0 {
 		// The switch learns the port of our MAC from any frame.
-		p.schedule.restartOne(k.r.now())
+		p.schedule.repeatOneAgain(k.r.system.clock())
 	}
 
-	k.synced = nil
+	k.applied = nil
 }
 
+// open opens a port for a link, unless its retry time is still to come.
 func (k *keeper) open(l lb.Interface) {
-	retryAt, broken := k.broken[l.Index]
-	if broken && k.r.now().Before(retryAt) {
+	retryAt, isRetry := k.retryTimes[l.Index]
+	if isRetry && k.r.system.clock().Before(retryAt) {
 		return
 	}
 
-	known := cmp.Or(k.known[l.Name], &pace{})
-	p, err := k.r.openPort(l, known)
-	if k.opened(l, err); err != nil {
+	former := k.limits[l.Name]
+	limit := cmp.Or(former, &rateLimit{})
+	p, err := k.r.openPort(l, limit)
+	k.recordOpening(l, err)
+	if err != nil {
 		return
 	}
 
-	delete(k.broken, l.Index)
+	delete(k.retryTimes, l.Index)
 	switch {
-	case broken:
-		k.r.counts.repairs[repairSocket].Add(1)
-	case k.known[l.Name] != nil:
-		k.r.counts.repairs[repairLink].Add(1)
+	case isRetry:
+		k.r.counters.repairs[repairSocket].Add(1)
+	case former != nil:
+		k.r.counters.repairs[repairLink].Add(1)
 	}
 
-	k.known[l.Name] = known
+	k.limits[l.Name] = limit
 	k.ports[l.Index] = p
-	k.synced = nil
+	k.applied = nil
 	k.r.config.Log.Info("link answers", "link", l.Name, "mac", l.MAC)
 }
 
-// passes reports whether the kernel's filters pass frames about all addresses of a table.
-func (k *keeper) passes(t *table) bool {
-	all := true
-	check := func(a netip.Addr) { all = all && k.covers[number(lb.FamilyOf(a))].has(a) }
-	k.filtered.entries.Changes(t.entries, func(a netip.Addr, _, _ *entry, _, _ bool) { check(a) })
-	k.filtered.of.Owners.Changes(t.of.Owners, func(a netip.Addr, _, _ string, _, _ bool) { check(a) })
-	return all
+// needsFilters reports whether the kernel's filters must be set for a table: at once if they do not pass frames about
+// all of its addresses or ports have changed, else not more often than every checkInterval.
+func (k *keeper) needsFilters(t *addressTable, at time.Time) bool {
+	if k.applied == nil {
+		return true
+	}
+
+	if k.filters.table == t {
+		return false
+	}
+
+	return at.Sub(k.filters.setAt) >= checkInterval || !k.filters.cover(t)
 }
 
-// filter sets the kernel's filters for the addresses of all nodes, before any of them is announced.
-func (k *keeper) filter(t *table, now time.Time) {
-	k.filtered, k.filteredAt = t, now
-	k.covers = coversOf(t.of.Owners.Keys(), t.entries.Keys())
+// cover reports whether the filters pass frames about all addresses of a table.
+func (f *filters) cover(t *addressTable) bool {
+	coversAll := true
+	check := func(a netip.Addr) {
+		coversAll = coversAll && f.covers[familyIndex(lb.FamilyOf(a))].has(a)
+	}
+
+	f.table.entries.Changes(t.entries, func(a netip.Addr, _, _ *tableEntry, _, _ bool) { check(a) })
+	f.table.desired.Owners.Changes(t.desired.Owners, func(a netip.Addr, _, _ string, _, _ bool) { check(a) })
+
+	return coversAll
+}
+
+// setFilters sets the kernel's filters for the addresses of all nodes, before any of them is announced.
+func (k *keeper) setFilters(t *addressTable, at time.Time) {
+	k.filters = filters{table: t, setAt: at, covers: coversOf(t.desired.Owners.Keys(), t.entries.Keys())}
 	for i, proto := range k.r.protocols {
-		program := proto.filter(k.covers[i])
+		program := proto.filter(k.filters.covers[i])
 		for _, p := range k.ports {
-			if err := p.wires[i].SetFilter(program); err != nil && !p.failed.Swap(true) {
+			if err := p.conns[i].SetFilter(program); err != nil && !p.hasFailed.Swap(true) {
 				// The old filter stays in force; a new socket gets the right one.
 				k.r.config.Log.Error("link cannot filter", "link", p.link.Load().Name, "error", err)
 				k.r.Kick()
@@ -190,61 +231,70 @@ func (k *keeper) filter(t *table, now time.Time) {
 	}
 }
 
-// follow updates schedules and groups from the table: of all addresses after a change of ports, else of those that
-// changed.
-func (k *keeper) follow(t *table) {
-	before, regroup := k.synced, false
-	if before == nil {
-		before, regroup = &table{}, true
-		for _, p := range k.ports {
-			for it := range p.schedule.items {
-				if !t.entries.Has(it.addr) {
-					p.schedule.drop(it.addr)
-				}
-			}
-		}
-
-		clear(k.linkless)
+// updateSchedules updates schedules and groups from a table: for all addresses after a change of ports, else for the
+// addresses that changed.
+func (k *keeper) updateSchedules(t *addressTable) {
+	before := k.applied
+	hasNewPorts := before == nil
+	if hasNewPorts {
+		before = &addressTable{}
+		k.removeUnset(t)
+		clear(k.withoutLink)
 	}
 
-	before.entries.Changes(t.entries, func(addr netip.Addr, _, _ *entry, _, _ bool) {
-		k.reschedule(t, addr, k.r.now())
-		regroup = regroup || addr.Is6()
+	hasNewGroups := hasNewPorts
+	before.entries.Changes(t.entries, func(addr netip.Addr, _, _ *tableEntry, _, _ bool) {
+		k.reschedule(t, addr, k.r.system.clock())
+		if addr.Is6() {
+			hasNewGroups = true
+		}
 	})
 
-	before.of.Owners.Changes(t.of.Owners, func(addr netip.Addr, _, _ string, had, has bool) {
-		regroup = regroup ||
-			addr.Is6() &&
-				had != has
+	before.desired.Owners.Changes(t.desired.Owners, func(addr netip.Addr, _, _ string, existed, exists bool) {
+		if addr.Is6() && existed != exists {
+			hasNewGroups = true
+		}
 	})
 
-	if regroup {
+	if hasNewGroups {
 		k.r.groups.set(k.memberships(t))
 	}
 }
 
-// maxOthers bounds the groups that a link joins to hear who asks for others' addresses.
+// removeUnset removes the addresses from the schedules that a table does not have.
+func (k *keeper) removeUnset(t *addressTable) {
+	for _, p := range k.ports {
+		for it := range p.schedule.items {
+			if !t.entries.Has(it.addr) {
+				p.schedule.remove(it.addr)
+			}
+		}
+	}
+}
+
+// maxOthers bounds the groups that a link joins to hear questions for addresses of other nodes.
 const maxOthers = 64
 
 // memberships returns the groups of the IPv6 addresses on their links, and of addresses of other nodes on all links:
 // without these a card or a switch passes no question for them.
-func (k *keeper) memberships(t *table) map[membership]bool {
-	groups, others := make(map[membership]bool), 0
-	join := func(addr netip.Addr, index int) { groups[membership{index, solicitedNode(addr).addr}] = true }
+func (k *keeper) memberships(t *addressTable) map[groupMembership]bool {
+	groups := make(map[groupMembership]bool)
+	join := func(addr netip.Addr, index int) { groups[groupMembership{index, solicitedNode(addr).addr}] = true }
 	for index, p := range k.ports {
 		for addr := range t.entries.Keys() {
-			if addr.Is6() && t.on(addr, &p.link.Load().Interface) != nil {
+			if addr.Is6() && t.entryOn(addr, &p.link.Load().Interface) != nil {
 				join(addr, index)
 			}
 		}
 	}
 
-	for addr := range t.of.Owners.Keys() {
+	others := 0
+	for addr := range t.desired.Owners.Keys() {
 		if others == maxOthers {
 			break
 		}
 
-		if !addr.Is6() || !t.elsewhere(addr) {
+		if !addr.Is6() || !t.isElsewhere(addr) {
 			continue
 		}
 
@@ -258,20 +308,23 @@ func (k *keeper) memberships(t *table) map[membership]bool {
 }
 
 // reschedule updates the schedules for one address of a table.
-func (k *keeper) reschedule(t *table, addr netip.Addr, now time.Time) {
-	linked := !t.entries.Has(addr)
+func (k *keeper) reschedule(t *addressTable, addr netip.Addr, at time.Time) {
+	hasLink := false
 	for _, p := range k.ports {
 		l := p.link.Load()
-		if e := t.on(addr, &l.Interface); e != nil {
-			linked = true
-			p.schedule.put(addr, job{e.on(l.Name), e.status}, now)
-		} else {
-			p.schedule.drop(addr)
+		e := t.entryOn(addr, &l.Interface)
+		if e == nil {
+			p.schedule.remove(addr)
+			continue
 		}
+
+		hasLink = true
+		p.schedule.setJob(addr, job{phase: e.phaseOn(l.Name), status: e.status}, at)
 	}
 
-	if delete(k.linkless, addr); !linked {
-		k.linkless[addr] = true
+	delete(k.withoutLink, addr)
+	if !hasLink && t.entries.Has(addr) {
+		k.withoutLink[addr] = true
 	}
 }
 
@@ -279,5 +332,5 @@ func (k *keeper) close() {
 	for _, p := range k.ports {
 		p.close()
 	}
-	k.r.ports.Store(&map[int]*port{})
+	k.r.published.ports.Store(&map[int]*linkPort{})
 }

@@ -53,16 +53,13 @@ func (l *lan) here() Desired {
 // responderIn runs a Responder on eth0 of another namespace.
 func responderIn(t testing.TB, ns *nstest.NS, timers Timers) *Responder {
 	t.Helper()
-	r := newResponder(Config{Timers: timers, Links: func() []lb.Interface { return []lb.Interface{eth0In(ns)} }})
-	r.listen = func(l lb.Interface, p protocol) (w wire, err error) {
-		ns.Do(func() { w, err = listen(l, p) })
-		return w, err
+	s := realSystem()
+	s.listen = func(l lb.Interface, p protocol) (conn frameConn, err error) {
+		ns.Do(func() { conn, err = listen(l, p) })
+		return conn, err
 	}
-	r.groups.kernel = kernelIn{&groupSockets{}, ns}
-	r.groups.actual = func() (got map[membership]bool, err error) {
-		ns.Do(func() { got, err = readIGMP6() })
-		return got, err
-	}
+	s.groups = kernelIn{&groupSockets{}, ns}
+	r := quietResponder(Config{Timers: timers, Links: func() []lb.Interface { return []lb.Interface{eth0In(ns)} }}, s)
 	t.Cleanup(run(t, r))
 	return r
 }
@@ -77,20 +74,25 @@ func eth0In(ns *nstest.NS) lb.Interface {
 
 // kernelIn opens its sockets in a namespace.
 type kernelIn struct {
-	kernel
+	groupKernel
 	ns *nstest.NS
 }
 
-func (k kernelIn) join(m membership) (err error) {
-	k.ns.Do(func() { err = k.kernel.join(m) })
+func (k kernelIn) join(m groupMembership) (err error) {
+	k.ns.Do(func() { err = k.groupKernel.join(m) })
 	return err
+}
+
+func (k kernelIn) memberships() (got map[groupMembership]bool, err error) {
+	k.ns.Do(func() { got, err = k.groupKernel.memberships() })
+	return got, err
 }
 
 // watch calls saw with each frame of one protocol that arrives at the far host. It
 // returns a function that returns how many frames were dropped since its last call.
 func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) (overflowed func() uint64) {
 	t.Helper()
-	proto.filter = func(cover) []bpf.Instruction { return toUs(pass) }
+	proto.filter = func(addressCover) []bpf.Instruction { return toUs(pass) }
 	w, done := farWire(t, ns, proto), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -105,7 +107,7 @@ func watch(t *testing.T, ns *nstest.NS, proto protocol, saw func(frame []byte)) 
 	}()
 	t.Cleanup(func() { w.Close(); <-done })
 	return func() uint64 {
-		stats, err := unix.GetsockoptTpacketStats(w.(reading).fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+		stats, err := unix.GetsockoptTpacketStats(w.(polledSocket).fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 		if err != nil {
 			t.Error(err)
 			return 0

@@ -13,8 +13,8 @@ import (
 const (
 	// hopLimit proves that no router forwarded the packet (RFC 4861 section 3.1).
 	hopLimit = 255
-	// discoveryLen is a Neighbor Solicitation or Advertisement without options (RFC
-	// 4861 sections 4.3 and 4.4), and offTarget where both have the target.
+	// discoveryLen is the length of a Neighbor Solicitation or Advertisement without options (RFC
+	// 4861 sections 4.3 and 4.4), and offTarget the offset of the target in both.
 	discoveryLen = 24
 	offTarget    = 8
 	// offFlags is the offset of a Neighbor Advertisement's flags, and flagSolicited the flag of
@@ -29,7 +29,7 @@ const (
 
 func ndpProtocol() protocol {
 	return protocol{
-		number:    number(lb.IPv6),
+		index:     familyIndex(lb.IPv6),
 		name:      string(lb.IPv6),
 		etherType: unix.ETH_P_IPV6,
 		filter:    ndpFilter,
@@ -45,10 +45,10 @@ func ndpProtocol() protocol {
 
 // parseND reads a Neighbor Solicitation or Advertisement and validates it by RFC 4861
 // sections 7.1.1 and 7.1.2.
-func parseND(frame []byte, own lb.MAC) (message, outcome) {
-	p, out := header(frame, unix.ETH_P_IPV6, own)
-	if out != answered {
-		return message{}, out
+func parseND(frame []byte, own lb.MAC) (message, frameResult) {
+	p, result := header(frame, unix.ETH_P_IPV6, own)
+	if result != answered {
+		return message{}, result
 	}
 
 	if len(p) < ipv6.HeaderLen {
@@ -85,9 +85,9 @@ func parseND(frame []byte, own lb.MAC) (message, outcome) {
 	}
 
 	m := message{
-		mac:    lb.MAC(frame[offSource:offEtherType]),
-		sender: netip.AddrFrom16([16]byte(p[8:24])),
-		direct: lb.MAC(frame[offDestination:offSource]) == own,
+		mac:       lb.MAC(frame[offSource:offEtherType]),
+		sender:    netip.AddrFrom16([16]byte(p[8:24])),
+		isUnicast: lb.MAC(frame[offDestination:offSource]) == own,
 	}
 
 	target := netip.AddrFrom16([16]byte(icmp[offTarget:discoveryLen]))
@@ -102,7 +102,7 @@ func parseND(frame []byte, own lb.MAC) (message, outcome) {
 	destination := netip.AddrFrom16([16]byte(p[24:40]))
 	if kind == ipv6.ICMPTypeNeighborAdvertisement {
 		m.claimed = target
-		m.reply = icmp[offFlags]&flagSolicited != 0
+		m.isReply = icmp[offFlags]&flagSolicited != 0
 		return m, m.advertised(destination, icmp)
 	}
 
@@ -116,11 +116,11 @@ func parseND(frame []byte, own lb.MAC) (message, outcome) {
 
 // solicited takes the asker's MAC from its Source Link-Layer Address option.
 // Without one, as in a unicast probe, the answer goes to the frame's source.
-func (m *message) solicited(destination netip.Addr, options []byte) outcome {
-	mac, out := linkLayerAddress(options, optionSource)
+func (m *message) solicited(destination netip.Addr, options []byte) frameResult {
+	mac, result := linkLayerAddress(options, optionSource)
 	switch {
-	case out != answered:
-		return out
+	case result != answered:
+		return result
 	case m.sender.IsUnspecified() && mac != lb.MAC{}:
 		return badOption
 	case mac != lb.MAC{}:
@@ -135,60 +135,65 @@ func (m *message) solicited(destination netip.Addr, options []byte) outcome {
 }
 
 // advertised takes the MAC that claims the target.
-func (m *message) advertised(destination netip.Addr, icmp []byte) outcome {
-	if destination.IsMulticast() && m.reply {
+func (m *message) advertised(destination netip.Addr, icmp []byte) frameResult {
+	if destination.IsMulticast() && m.isReply {
 		return badFormat
 	}
 
-	mac, out := linkLayerAddress(icmp[discoveryLen:], optionTarget)
-	if out == answered && mac != (lb.MAC{}) {
+	mac, result := linkLayerAddress(icmp[discoveryLen:], optionTarget)
+	if result == answered && mac != (lb.MAC{}) {
 		m.mac = mac
 	}
 
-	return out
+	return result
 }
 
-// linkLayerAddress returns the MAC in the option of this kind, zero without one.
-func linkLayerAddress(options []byte, kind byte) (mac lb.MAC, out outcome) {
+// linkLayerAddress returns the MAC in the option of this kind, zero without such an option.
+func linkLayerAddress(options []byte, kind byte) (mac lb.MAC, result frameResult) {
 	for len(options) > 0 {
+		if len(options) < 8 {
+			return mac, badOption
+		}
+
 		// The length is in units of 8 octets; 0 would loop for ever (RFC 4861 section 4.6).
-		if len(options) < 8 || options[1] == 0 || int(options[1])*8 > len(options) {
+		length := int(options[1]) * 8
+		if length == 0 || length > len(options) {
 			return mac, badOption
 		}
 
 		if options[0] == kind {
 			mac = lb.MAC(options[2:8])
-			if options[1] != 1 || !mac.IsUnicast() {
+			if length != 8 || !mac.IsUnicast() {
 				return mac, badOption
 			}
 		}
 
-		options = options[int(options[1])*8:]
+		options = options[length:]
 	}
 
 	return mac, answered
 }
 
-// checksum sums an ICMPv6 message with its pseudo header (RFC 8200 section 8.1);
-// 0 means that the checksum in it is right. addrs are source and destination.
+// checksum sums an ICMPv6 message with its pseudo header (RFC 8200 section 8.1). A sum of
+// 0 means that the checksum in the message is right. addrs are source and destination.
 func checksum(addrs, icmp []byte) uint16 { return sum(len(icmp)+unix.IPPROTO_ICMPV6, addrs, icmp) }
 
 // sum is the Internet checksum of parts and a number (RFC 1071).
 func sum(start int, parts ...[]byte) uint16 {
-	sum := uint32(start)
+	total := uint32(start)
 	for _, b := range parts {
 		for ; len(b) >= 2; b = b[2:] {
-			sum += uint32(b[0])<<8 | uint32(b[1])
+			total += uint32(b[0])<<8 | uint32(b[1])
 		}
 
 		if len(b) == 1 {
-			sum += uint32(b[0]) << 8
+			total += uint32(b[0]) << 8
 		}
 	}
 
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
+	for total > 0xffff {
+		total = total>>16 + total&0xffff
 	}
 
-	return ^uint16(sum)
+	return ^uint16(total)
 }

@@ -11,58 +11,70 @@ import (
 // no harm: machines repeat their claims.
 const maxNotices = 4096
 
-// conflictAge is how long a conflict is shown after it was last seen, and how long
-// the machine it names must be silent before it names another.
+// conflictAge is how long a conflict is shown after it was last seen. After such a silence of its machine, it names
+// another machine.
 const conflictAge = time.Minute
 
-// lateTime is for how long after a probed address became ours an answer shows that it was another machine's before.
-const lateTime = time.Second
+// lateAnswerTime is how long after a probe found an address free an answer shows that another machine had it before.
+const lateAnswerTime = time.Second
 
-// settleTime exceeds the duration of a planned move: nodes plan it within a second of each other, and a former owner
+// moveTime exceeds the duration of a planned move: nodes plan it within a second of each other, and a former owner
 // that still answers announces nothing.
-const settleTime = 5 * time.Second
+const moveTime = 5 * time.Second
 
-// doubtInterval is how often a machine that answers for an address of ours too is asked again, so that some answers may
-// be lost before the conflict counts as over.
-const doubtInterval = conflictAge / 4
+// duplicateCheckInterval is how often an address in conflict is checked again, so that some answers may be lost before
+// the conflict counts as over.
+const duplicateCheckInterval = conflictAge / 4
 
-// notice reports what another machine's frame means for one of our addresses.
+// notice reports what another machine's frame means for an address of this node.
 type notice struct {
 	addr netip.Addr
 	mac  lb.MAC
-	// link on which the frame arrived.
+	// link is where the frame arrived.
 	link string
-	// handover: a speaker that answered for the address leaves it to this node. Otherwise a machine claims the address.
-	// speaker: it is one, or pretends to be. answer: it answers a question of ours, which is proof in both cases; what
-	// a speaker tells all may belong to a move.
-	handover, speaker, answer bool
+	// isHandover reports that a speaker which answered for the address leaves it to this node. Otherwise a machine
+	// claims the address.
+	isHandover bool
+	// isSpeaker reports that the machine is a speaker, or pretends to be one. A claim of a speaker to all machines may
+	// belong to a move.
+	isSpeaker bool
+	// isAnswer reports that the claim answers a question of this node, which proves it, a speaker's too.
+	isAnswer bool
 }
 
-// claimed handles a machine that claims one of our addresses.
-func (r *Responder) claimed(t *table, e *entry, l *attached, m message) outcome {
-	speaker := t.of.Speakers[m.mac]
-	switch {
-	case r.own(m.mac):
-		return ownFrame // whoever sent it
-	case speaker:
-		r.heard(e)
+// handleClaim handles a machine's claim of an address of this node.
+func (r *Responder) handleClaim(t *addressTable, e *tableEntry, l *portLink, m message) frameResult {
+	if r.hasMAC(m.mac) {
+		return ownFrame // whichever machine sent it
 	}
 
-	switch p := e.on(l.Name); {
-	case p == ours, (p == probing || p == conflicting) && !speaker:
-		r.notify(notice{addr: m.claimed, mac: m.mac, link: l.Name, speaker: speaker, answer: m.reply && m.direct})
+	isSpeaker := t.desired.Speakers[m.mac]
+	if isSpeaker {
+		r.endHandover(e)
 	}
 
-	if speaker {
+	p := e.phaseOn(l.Name)
+	isForeignProbe := !isSpeaker && (p == probing || p == conflicting)
+	if p == owned || isForeignProbe {
+		r.notify(notice{
+			addr:      m.claimed,
+			mac:       m.mac,
+			link:      l.Name,
+			isSpeaker: isSpeaker,
+			isAnswer:  m.isReply && m.isUnicast,
+		})
+	}
+
+	if isSpeaker {
 		return bySpeaker
 	}
 
 	return claimed
 }
 
-// own reports whether one of the links in use has the MAC.
-func (r *Responder) own(mac lb.MAC) bool {
-	for _, p := range *r.ports.Load() {
+// hasMAC reports whether one of the links in use has the MAC.
+func (r *Responder) hasMAC(mac lb.MAC) bool {
+	for _, p := range *r.published.ports.Load() {
 		if p.link.Load().MAC == mac {
 			return true
 		}
@@ -70,29 +82,30 @@ func (r *Responder) own(mac lb.MAC) bool {
 	return false
 }
 
-// asked decides whether to answer a question for one of our addresses.
-func (r *Responder) asked(t *table, e *entry, l *attached, m message) outcome {
-	p, speaker := e.on(l.Name), t.of.Speakers[m.mac]
+// checkQuestion returns answered if a question for an address of this node is to be answered, else why not.
+func (r *Responder) checkQuestion(t *addressTable, e *tableEntry, l *portLink, m message) frameResult {
+	p := e.phaseOn(l.Name)
+	isSpeaker := t.desired.Speakers[m.mac]
 	switch {
-	case p == probing && m.isProbe() && !speaker:
+	case p == probing && m.isProbe() && !isSpeaker:
 		// Another machine wants the same address at the same time (RFC 5227 section
 		// 2.1.1, RFC 4862 section 5.4.3).
 		r.notify(notice{addr: m.target, mac: m.mac, link: l.Name})
 		return claimed
 	case !p.answers():
 		return notOurs
-	case p == handing && m.isProbe() && speaker:
+	case p == handingOver && m.isProbe() && isSpeaker:
 		return notOurs // an older speaker looks for the new owner
 	case e.mac != (lb.MAC{}) && m.nonce != 0:
-		return notOurs // it asks whether the owner itself lives
-	case !r.lease.valid():
+		return notOurs // it asks whether the owner itself is alive
+	case !r.lapses.isValid():
 		return lapsed
 	}
 
 	return answered
 }
 
-// notify never blocks a reader.
+// notify passes a notice to the goroutine of Run, or drops it if the queue is full. It never blocks a reader.
 func (r *Responder) notify(n notice) {
 	select {
 	case r.notices <- n:
@@ -100,65 +113,70 @@ func (r *Responder) notify(n notice) {
 	}
 }
 
-// handle acts on a reader's notice.
-func (k *keeper) handle(n notice) {
-	e := k.r.table.Load().entries.Of(n.addr)
+// handleNotice acts on a reader's notice.
+func (k *keeper) handleNotice(n notice) {
+	t := k.r.table.Load()
+	e := t.entries.Of(n.addr)
 	if e == nil {
 		return
 	}
 
-	now := k.r.now()
-	if n.handover {
+	at := k.r.system.clock()
+	if n.isHandover {
 		// Neighbours must replace what they learned from that speaker.
 		for _, p := range k.ports {
-			p.schedule.restart(n.addr, now)
+			p.schedule.repeatAgain(n.addr, at)
 		}
 
 		return
 	}
 
-	if n.speaker && !n.answer {
-		for _, p := range k.on(n.link) {
-			p.schedule.doubt(n.addr, now.Add(settleTime))
+	if n.isSpeaker && !n.isAnswer {
+		for _, p := range k.portsOf(n.link) {
+			p.schedule.checkDuplicate(n.addr, at.Add(moveTime))
 		}
 
 		return
 	}
 
-	k.r.counts.conflicts[number(lb.FamilyOf(n.addr))].Add(1)
-	switch e.on(n.link) {
+	k.r.counters.conflicts[familyIndex(lb.FamilyOf(n.addr))].Add(1)
+	switch e.phaseOn(n.link) {
 	case probing, conflicting:
-		k.conflict(e, n, conflicting, now)
-		k.reschedule(k.r.table.Load(), n.addr, now)
-	case ours:
-		for _, p := range k.on(n.link) {
-			k.contested(p, e, n, now)
+		k.loseOnLink(e, n, at)
+	case owned:
+		for _, p := range k.portsOf(n.link) {
+			k.handleRivalClaim(p, e, n, at)
 		}
 	}
 }
 
-// contested handles a claim of an announced address. Whoever answers shortly after the probes had it first, and keeps
-// it. A claim to all is no answer, or one packet would take an address; but an answer to duplicate address detection
-// looks the same (RFC 4861 section 7.2.4), so who claims that early is asked at once.
-func (k *keeper) contested(p *port, e *entry, n notice, now time.Time) {
-	ask := now.Add(doubtInterval)
-	if p.schedule.early(n.addr, now) {
-		if n.answer && !n.speaker {
-			k.conflict(e, n, conflicting, now)
-			k.reschedule(k.r.table.Load(), n.addr, now)
+// loseOnLink leaves an address to the machine of a notice, on its link.
+func (k *keeper) loseOnLink(e *tableEntry, n notice, at time.Time) {
+	k.recordConflict(e, n, conflicting, at)
+	k.reschedule(k.r.table.Load(), n.addr, at)
+}
+
+// handleRivalClaim handles a claim of an owned address. A machine that answers shortly after the probes had the address
+// first, and keeps it. A claim to all machines is no answer, or one packet would take an address. But an answer to
+// duplicate address detection looks the same (RFC 4861 section 7.2.4), so an early claim is checked at once.
+func (k *keeper) handleRivalClaim(p *linkPort, e *tableEntry, n notice, at time.Time) {
+	checkAt := at.Add(duplicateCheckInterval)
+	if p.schedule.isRecentlyProbed(n.addr, at) {
+		if n.isAnswer && !n.isSpeaker {
+			k.loseOnLink(e, n, at)
 			return
 		}
 
-		ask = now
+		checkAt = at
 	}
 
-	k.conflict(e, n, ours, now)
-	p.schedule.defend(n.addr, now)
-	p.schedule.doubt(n.addr, ask)
+	k.recordConflict(e, n, owned, at)
+	p.schedule.defend(n.addr, at)
+	p.schedule.checkDuplicate(n.addr, checkAt)
 }
 
-// on returns the port of a link, if there is one.
-func (k *keeper) on(linkName string) (out []*port) {
+// portsOf returns the port of a link, if there is one.
+func (k *keeper) portsOf(linkName string) (out []*linkPort) {
 	for _, p := range k.ports {
 		if p.link.Load().Name == linkName {
 			out = append(out, p)
@@ -167,63 +185,51 @@ func (k *keeper) on(linkName string) (out []*port) {
 	return out
 }
 
-// conflict records which machine claims an address on a link, and logs a new one. Machines that
-// take turns, or one that changes its MAC with each frame, do not count as new each time.
-func (k *keeper) conflict(e *entry, n notice, p phase, now time.Time) {
-	c, known := e.conflict(n.link)
-	if !known {
-		c.Since = now
+// recordConflict records which machine claims an address on a link, and logs a new one. Machines that
+// take turns, or one machine that changes its MAC with each frame, do not count as new each time.
+func (k *keeper) recordConflict(e *tableEntry, n notice, p phase, at time.Time) {
+	c, isKnown := e.conflict(n.link)
+	if !isKnown {
+		c.Since = at
 	}
 
-	fresh := !known || c.MAC != n.mac && now.Sub(c.Seen) >= conflictAge
-	if fresh || c.MAC == n.mac {
-		c.MAC, c.Link, c.Seen = n.mac, n.link, now
+	isNew := !isKnown || c.MAC != n.mac && at.Sub(c.Seen) >= conflictAge
+	if isNew || c.MAC == n.mac {
+		c.MAC = n.mac
+		c.Link = n.link
+		c.Seen = at
 	}
 
-	c.Last, c.phase = now, p
+	c.Last = at
+	c.phase = p
 	e.setConflict(n.link, c)
-	k.r.version.Add(1)
+	k.r.state.version.Add(1)
 	k.conflicts[n.addr] = e.status
-	if fresh {
-		k.r.config.Log.Warn(
-			"another machine claims an address of this node",
-			"address",
-			n.addr,
-			"mac",
-			n.mac,
-			"link",
-			n.link,
-			"phase",
-			p,
-		)
-
-		k.r.changed()
+	if isNew {
+		k.r.config.Log.Warn("another machine claims an address of this node",
+			"address", n.addr, "mac", n.mac, "link", n.link, "phase", p)
+		k.r.markChanged()
 	}
 }
 
-// forgetConflicts drops conflicts of announced addresses that are over. Others end with a probe.
-func (k *keeper) forgetConflicts(now time.Time) {
+// expireConflicts removes conflicts of owned addresses that are over. Other conflicts end with a probe.
+func (k *keeper) expireConflicts(at time.Time) {
 	for addr, s := range k.conflicts {
-		if e := k.r.table.Load().entries.Of(addr); e == nil || e.status != s {
+		e := k.r.table.Load().entries.Of(addr)
+		if e == nil || e.status != s {
 			delete(k.conflicts, addr)
 			continue
 		}
 
 		for _, c := range *s.conflicts.Load() {
-			if c.phase == ours && now.Sub(c.Last) >= conflictAge {
-				s.setConflict(c.Link)
-				k.r.config.Log.Info(
-					"no other machine claims the address any more",
-					"address",
-					addr,
-					"mac",
-					c.MAC,
-					"link",
-					c.Link,
-				)
-
-				k.r.changed()
+			if c.phase != owned || at.Sub(c.Last) < conflictAge {
+				continue
 			}
+
+			s.setConflict(c.Link)
+			k.r.config.Log.Info("no other machine claims the address any more",
+				"address", addr, "mac", c.MAC, "link", c.Link)
+			k.r.markChanged()
 		}
 	}
 }

@@ -30,15 +30,15 @@ func newPolicer(learns func(frame []byte) netip.Addr) *policer {
 func (p *policer) put(frame []byte) {
 	p.Lock()
 	defer p.Unlock()
-	now := time.Now()
-	p.room, p.last = min(p.room+1000*now.Sub(p.last).Seconds(), 500), now
+	at := time.Now()
+	p.room, p.last = min(p.room+1000*at.Sub(p.last).Seconds(), 500), at
 	if p.room < 1 {
 		return
 	}
 	p.room--
 	addr := p.learns(frame)
 	if _, known := p.knows[addr]; addr.IsValid() && !known {
-		p.knows[addr] = now.Sub(p.start)
+		p.knows[addr] = at.Sub(p.start)
 	}
 }
 
@@ -52,7 +52,7 @@ func announcedBy(frame []byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// gateways are those of a link that ignore gratuitous ARP and unsolicited advertisements.
+// gateways are routers of a link that ignore gratuitous ARP and unsolicited advertisements.
 var gateways = []lb.Neighbour{
 	{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC}, {Address: netip.MustParseAddr("fe80::254"), MAC: otherMAC},
 }
@@ -60,7 +60,7 @@ var gateways = []lb.Neighbour{
 // requestedBy returns the address from which a frame asks one of these gateways, which is what they learn from.
 func requestedBy(frame []byte) netip.Addr {
 	for i, proto := range protocols() {
-		if m, out := proto.parse(frame, otherMAC); out == answered && m.direct && m.isQuestion() && m.target == gateways[i].Address {
+		if m, out := proto.parse(frame, otherMAC); out == answered && m.isUnicast && m.isQuestion() && m.target == gateways[i].Address {
 			return m.sender
 		}
 	}
@@ -74,7 +74,7 @@ func requestedBy(frame []byte) netip.Addr {
 func TestPolicedNeighbour(t *testing.T) {
 	for _, tt := range []struct {
 		owners, addresses int
-		most              time.Duration
+		longest           time.Duration
 		// requests: routers learn from requests only.
 		requests bool
 	}{
@@ -91,11 +91,11 @@ func TestPolicedNeighbour(t *testing.T) {
 			for owner := range tt.owners {
 				lan := newFakeLAN(eth0)
 				r := lan.responder()
-				r.between, r.config.Requests = between, tt.requests
+				r.system.random, r.config.Requests = randomBetween, tt.requests
 				r.config.Gateways = func(int) []lb.Neighbour { return gateways }
 				defer run(t, r)()
 				go func() {
-					for f := range lan.frames(tt.most) {
+					for f := range lan.frames(tt.longest) {
 						router.put(f)
 					}
 				}()
@@ -105,7 +105,7 @@ func TestPolicedNeighbour(t *testing.T) {
 				}
 				r.Set(Desired{Announcements: announcing(own)})
 			}
-			time.Sleep(tt.most)
+			time.Sleep(tt.longest)
 			router.Lock()
 			defer router.Unlock()
 			var last time.Duration
@@ -114,7 +114,7 @@ func TestPolicedNeighbour(t *testing.T) {
 			}
 			t.Logf("%d owners, %d addresses, by requests %v: %d known, the last one after %v", tt.owners, tt.addresses, tt.requests, len(router.knows), last)
 			if len(router.knows) != tt.addresses {
-				t.Errorf("%d owners: the router knows %d of %d addresses after %v", tt.owners, len(router.knows), tt.addresses, tt.most)
+				t.Errorf("%d owners: the router knows %d of %d addresses after %v", tt.owners, len(router.knows), tt.addresses, tt.longest)
 			}
 		})
 	}
@@ -127,7 +127,7 @@ func TestRateOfALink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
 		r := lan.responder()
-		r.between = between
+		r.system.random = randomBetween
 		defer run(t, r)()
 		r.Set(Desired{Announcements: announcing(manyAddresses(addresses))})
 		times := make(map[netip.Addr][]time.Duration)
@@ -159,7 +159,7 @@ func TestRateOfALink(t *testing.T) {
 		}
 		flaps := 0
 		for range 10 {
-			lan.wire("eth0", r.protocols[0]).Close()
+			lan.conn("eth0", r.protocols[0]).Close()
 			flaps += collect(time.Second)
 		}
 		if flaps > 1000+10*510 {
@@ -185,7 +185,7 @@ func TestNearMachinesFirst(t *testing.T) {
 		defer run(t, r)()
 		r.Set(Desired{Announcements: announcing(ourAnnouncements[:1])})
 		heard(lan, time.Minute)
-		lan.wire("eth0", r.protocols[0]).in <- arpRequest(v4, nil)
+		lan.conn("eth0", r.protocols[0]).in <- arpRequest(v4, nil)
 		heard(lan, time.Second)
 		second := lb.Announcement{Address: netip.MustParseAddr("192.0.2.101")}
 		r.Set(Desired{Announcements: announcing([]lb.Announcement{ourAnnouncements[0], second})})
@@ -227,8 +227,8 @@ func TestLateWakeUp(t *testing.T) {
 			want int
 		}{{0, 1}, {time.Millisecond, 1}, {4 * time.Millisecond, 4}, {paceSlack, 10}, {time.Minute, 1}} {
 			time.Sleep(tt.late)
-			k.work()
-			all := r.counts.announcements[0][sent].Load() + r.counts.announcements[1][sent].Load()
+			k.sendDue()
+			all := r.counters.announcements[0][sent].Load() + r.counters.announcements[1][sent].Load()
 			if got := all - before; got != uint64(tt.want*paceFrames) {
 				t.Errorf("%v after the last: %d frames, want %d times %d", tt.late, got, tt.want, paceFrames)
 			}
@@ -245,16 +245,16 @@ func TestLateTimers(t *testing.T) {
 		want string
 	}{{0, "[0s 8ms 16ms 25ms]"}, {3 * time.Millisecond, "[3ms 14ms 22ms 31ms]"}, {11 * time.Millisecond, "[11ms 30ms 49ms 69ms]"}} {
 		start := time.Unix(0, 0)
-		now := start
-		s := newSchedule(Timers{}.withDefaults(), &pace{}, between)
-		s.put(v4, job{phase: probing, status: newStatus(probing)}, now)
-		var at []time.Duration
-		for wait := s.next(now); wait != never; wait = s.next(now) {
-			now = now.Add(wait + tt.late)
-			at = append(at, now.Sub(start))
-			s.done(s.due(now), now)
+		at := start
+		s := newSchedule(Timers{}.withDefaults(), &rateLimit{}, randomBetween)
+		s.setJob(v4, job{phase: probing, status: newStatus(probing)}, at)
+		var stepTimes []time.Duration
+		for wait := s.untilNext(at); wait != never; wait = s.untilNext(at) {
+			at = at.Add(wait + tt.late)
+			stepTimes = append(stepTimes, at.Sub(start))
+			s.complete(s.nextDue(at), at)
 		}
-		if got := fmt.Sprint(at); got != tt.want {
+		if got := fmt.Sprint(stepTimes); got != tt.want {
 			t.Errorf("each timer %v late: steps at %s, want %s", tt.late, got, tt.want)
 		}
 	}

@@ -13,22 +13,22 @@ import (
 type phase uint32
 
 const (
-	// probing: it is new and we ask whether others have it; we do not answer yet
+	// probing: the address is new, and this node asks whether another machine has it. It does not answer yet
 	// (RFC 5227 section 2.1.1, RFC 4862 section 5.4).
 	probing phase = iota
-	// conflicting, only on a link: a foreign machine there has it. We do not answer there, and probe again
-	// periodically.
+	// conflicting, only on a link: a foreign machine there has the address. This node does not answer there, and probes
+	// again periodically.
 	conflicting
-	// ours: we answer and announce.
-	ours
-	// standing: we answer for its owner (stand-in), and do not announce.
-	standing
-	// handing: another node owns it now; we answer until we hear that node.
-	handing
-	// offered: our plan does not come, so another node should own it; we answer until we hear one.
+	// owned: this node answers and announces.
+	owned
+	// standingIn: this node answers for the owner (stand-in), and does not announce.
+	standingIn
+	// handingOver: another node owns the address, and this node answers until it hears that node.
+	handingOver
+	// offered: no plan comes, so another node should own the address. This node answers until it hears one.
 	offered
-	// gone: we heard the new owner, or waited for it for too long.
-	gone
+	// released: the new owner was heard, or was not heard within lingerTime.
+	released
 
 	phases
 )
@@ -36,35 +36,37 @@ const (
 // String returns the word for the state page.
 func (p phase) String() string {
 	return [phases]string{
-		probing: "probing", conflicting: "conflicting", ours: "announced",
-		standing: "standing in", handing: "handing over", offered: "offered to others", gone: "gone",
+		probing: "probing", conflicting: "conflicting", owned: "announced",
+		standingIn: "standing in", handingOver: "handing over", offered: "offered to others", released: "gone",
 	}[p]
 }
 
 // answers reports whether a question is answered in this phase.
-func (p phase) answers() bool { return p == ours || p == standing || p == handing || p == offered }
+func (p phase) answers() bool {
+	return p == owned || p == standingIn || p == handingOver || p == offered
+}
 
 // status is the changing state of an address while it is set. Set, Offer and the goroutine
-// of Run change it; readers of ports and Owned end handing and offered.
+// of Run change it; readers of ports and Owned end the phases handingOver and offered.
 type status struct {
 	phase atomic.Uint32
 	// conflicts, at most one on a link, are ordered by link.
-	conflicts atomic.Pointer[[]rival]
-	// left is when it was taken from us. Within leftTime it is probed once, without a wait: who has it since then
-	// answers in time (lateTime).
-	left time.Time
-	// announced: the first announcement to all neighbours has left, on every link.
-	announced atomic.Bool
+	conflicts atomic.Pointer[[]linkConflict]
+	// releasedAt is when this node released the address last, zero if it counts as new. Within reclaimTime it is
+	// probed once, without a wait: a machine that took it meanwhile answers within lateAnswerTime.
+	releasedAt time.Time
+	// isAnnounced reports whether the first announcement to all neighbours was sent, on every link.
+	isAnnounced atomic.Bool
 }
 
-// rival is a conflict with the phase of the address on that link: conflicting or probing if the machine was first, ours
-// if it came later.
-type rival struct {
+// linkConflict is a conflict on a link, with the phase of the address there: conflicting or probing if the machine had
+// the address first, owned if this node had.
+type linkConflict struct {
 	lb.Conflict
 	phase phase
 }
 
-var noConflicts []rival
+var noConflicts []linkConflict
 
 func newStatus(p phase) *status {
 	s := &status{}
@@ -73,50 +75,56 @@ func newStatus(p phase) *status {
 	return s
 }
 
-// successor returns a new status of the same address, which stays silent where another machine was first.
+// successor returns a new status of the same address, which stays silent on links where another machine had it first.
 func (s *status) successor(p phase) *status {
-	out := newStatus(p)
-	first := slices.DeleteFunc(slices.Clone(*s.conflicts.Load()), func(c rival) bool { return c.phase == ours })
-	out.conflicts.Store(&first)
-	return out
+	next := newStatus(p)
+	lost := slices.DeleteFunc(slices.Clone(*s.conflicts.Load()), func(c linkConflict) bool { return c.phase == owned })
+	next.conflicts.Store(&lost)
+	return next
 }
 
-func (s *status) is() phase { return phase(s.phase.Load()) }
+func (s *status) current() phase { return phase(s.phase.Load()) }
 
-// on returns the phase on a link.
-func (s *status) on(linkName string) phase {
-	p := s.is()
+// isReclaimed reports whether this node gets the address back soon after it released it, without a conflict.
+func (s *status) isReclaimed(at time.Time) bool {
+	return at.Sub(s.releasedAt) < reclaimTime && len(*s.conflicts.Load()) == 0
+}
+
+// phaseOn returns the phase on a link.
+func (s *status) phaseOn(linkName string) phase {
+	p := s.current()
 	c, found := s.conflict(linkName)
-	switch {
-	case !found || c.phase == ours:
+	if !found || c.phase == owned {
 		return p
-	case p == probing || p == ours:
+	}
+
+	if p == probing || p == owned {
 		return c.phase
 	}
 
-	return gone
+	return released
 }
 
 // conflict returns the conflict on a link.
-func (s *status) conflict(linkName string) (c rival, found bool) {
+func (s *status) conflict(linkName string) (c linkConflict, found bool) {
 	for _, c := range *s.conflicts.Load() {
 		if c.Link == linkName {
 			return c, true
 		}
 	}
-	return rival{}, false
+	return linkConflict{}, false
 }
 
-// setConflict replaces the conflict on a link by these.
-func (s *status) setConflict(linkName string, by ...rival) {
-	all := append(
-		slices.DeleteFunc(slices.Clone(*s.conflicts.Load()), func(c rival) bool { return c.Link == linkName }),
-		by...)
-	slices.SortFunc(all, func(a, b rival) int { return strings.Compare(a.Link, b.Link) })
+// setConflict replaces the conflict on a link, or removes it if there is no new one.
+func (s *status) setConflict(linkName string, replacement ...linkConflict) {
+	isOnLink := func(c linkConflict) bool { return c.Link == linkName }
+	all := slices.DeleteFunc(slices.Clone(*s.conflicts.Load()), isOnLink)
+	all = append(all, replacement...)
+	slices.SortFunc(all, func(a, b linkConflict) int { return strings.Compare(a.Link, b.Link) })
 	s.conflicts.Store(&all)
 }
 
-// become changes the phase from from to to, and reports whether it was from.
-func (s *status) become(from, to phase) bool {
+// transition changes the phase if it is from, and reports whether it was.
+func (s *status) transition(from, to phase) bool {
 	return s.phase.CompareAndSwap(uint32(from), uint32(to))
 }

@@ -43,8 +43,8 @@ type play struct {
 func runPlay(t *testing.T, lease Lease, act func(p *play), more ...lb.Interface) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &play{t: t, on: eth0, lan: newFakeLAN(append(more, eth0)...)}
-		p.Responder = newResponder(Config{Links: p.lan.snapshot, Lease: lease, Changed: func() { p.changes.Add(1) }})
-		p.lan.attach(p.Responder)
+		c := Config{Links: p.lan.snapshot, Lease: lease, Changed: func() { p.changes.Add(1) }}
+		p.Responder = quietResponder(c, p.lan.system())
 		defer run(t, p.Responder)()
 		act(p)
 	})
@@ -66,9 +66,9 @@ func (p *play) links(links ...lb.Interface) {
 // put writes a frame to our link, and returns our answer to the asker, "" for none.
 func (p *play) put(frame []byte) string {
 	p.t.Helper()
-	family := map[byte]int{0x86: 1, 0x88: echo}[frame[offEtherType]]
+	family := map[byte]int{0x86: 1, 0x88: echoIndex}[frame[offEtherType]]
 	synctest.Wait()
-	w := p.lan.wire(p.on.Name, p.protocols[family])
+	w := p.lan.conn(p.on.Name, p.protocols[family])
 	if w == nil {
 		return "" // the link is not in use
 	}
@@ -107,8 +107,8 @@ func (p *play) expect(when, answers string) {
 	}
 }
 
-// is returns the phase of each address with its conflict.
-func (p *play) is() string {
+// phases returns the phase of each address with its conflict.
+func (p *play) phases() string {
 	var words []string
 	for _, a := range p.State().Addresses {
 		word := a.Phase
@@ -123,7 +123,7 @@ func (p *play) is() string {
 func (p *play) expectIs(when, want string) {
 	p.t.Helper()
 	synctest.Wait()
-	if got := p.is(); got != want {
+	if got := p.phases(); got != want {
 		p.t.Errorf("%s: %q, want %q", when, got, want)
 	}
 }
@@ -214,7 +214,7 @@ func TestAddressComesBack(t *testing.T) {
 		p.settle(one, 5*time.Second)
 		p.Set(none)
 		p.settle(one, 100*time.Millisecond)
-		p.lan.wire("eth0", p.protocols[0]).in <- twoOwners(t)[0].answer
+		p.lan.conn("eth0", p.protocols[0]).in <- twoOwners(t)[0].answer
 		p.expect("another machine answered", "")
 		if got := sentFor(p.lan, 8*time.Second); len(got) > 0 {
 			t.Errorf("sent where another machine has it: %v", got)
@@ -230,13 +230,13 @@ func TestAddressComesBack(t *testing.T) {
 func TestConflictWhileProbing(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		frames [families][]byte
+		frames [familyCount][]byte
 		want   string
 	}{
-		{"an answer", [families][]byte{claim4(otherMAC), claim6(otherMAC)}, "probing against 02:53:00:00:00:03"},
-		{"who probes at the same time", [families][]byte{arpProbeBy(otherMAC), dadBy(otherMAC)}, "probing against 02:53:00:00:00:03"},
-		{"an answer of a speaker", [families][]byte{claim4(askerMAC), claim6(askerMAC)}, "probing"},
-		{"a probe of a speaker", [families][]byte{arpProbeBy(askerMAC), dadBy(askerMAC)}, "probing"},
+		{"an answer", [familyCount][]byte{claim4(otherMAC), claim6(otherMAC)}, "probing against 02:53:00:00:00:03"},
+		{"who probes at the same time", [familyCount][]byte{arpProbeBy(otherMAC), dadBy(otherMAC)}, "probing against 02:53:00:00:00:03"},
+		{"an answer of a speaker", [familyCount][]byte{claim4(askerMAC), claim6(askerMAC)}, "probing"},
+		{"a probe of a speaker", [familyCount][]byte{arpProbeBy(askerMAC), dadBy(askerMAC)}, "probing"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			runPlay(t, nil, func(p *play) {
@@ -295,7 +295,7 @@ func TestLateAnswer(t *testing.T) {
 					p.settle(Desired{Announcements: announcing([]lb.Announcement{{Address: []netip.Addr{v4, v6}[i], Probe: !tt.unasked}})}, during+tt.after)
 					asked := 0
 					for _, f := range tt.frames {
-						p.lan.wire("eth0", p.protocols[i]).in <- f
+						p.lan.conn("eth0", p.protocols[i]).in <- f
 						asked += len(questions(p.lan, time.Millisecond))
 					}
 					asked += len(questions(p.lan, time.Second))
@@ -324,7 +324,7 @@ func TestLateAnswer(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.settle(Desired{Announcements: announcing(bothFamilies(probed)), Speakers: speakers}, during+time.Millisecond)
 		for i, tt := range twoOwners(t) {
-			p.lan.wire("eth0", p.protocols[i]).in <- tt.answer
+			p.lan.conn("eth0", p.protocols[i]).in <- tt.answer
 		}
 		p.expect("an answer of a speaker", "v4 v6")
 	})
@@ -394,7 +394,7 @@ func TestDefence(t *testing.T) {
 		var defences int
 		for range 19 {
 			time.Sleep(time.Second)
-			p.lan.wire("eth0", p.protocols[0]).in <- claim4(otherMAC)
+			p.lan.conn("eth0", p.protocols[0]).in <- claim4(otherMAC)
 			synctest.Wait()
 			for len(p.lan.out) > 0 {
 				if strings.Contains(describe(<-p.lan.out), "us>all ARP 2") {
@@ -408,8 +408,8 @@ func TestDefence(t *testing.T) {
 		p.expect("meanwhile", "v4")
 		time.Sleep(62 * time.Second)
 		p.expectIs("when it is long gone", "announced")
-		if p.changes.Load() != 2 || p.counts.conflicts[0].Load() != 20 || p.counts.repairs[repairConflict].Load() != 3 {
-			t.Errorf("reported %d times, %d claims counted, %d defences", p.changes.Load(), p.counts.conflicts[0].Load(), p.counts.repairs[repairConflict].Load())
+		if p.changes.Load() != 2 || p.counters.conflicts[0].Load() != 20 || p.counters.repairs[repairConflict].Load() != 3 {
+			t.Errorf("reported %d times, %d claims counted, %d defences", p.changes.Load(), p.counters.conflicts[0].Load(), p.counters.repairs[repairConflict].Load())
 		}
 	})
 }
@@ -450,7 +450,7 @@ func sentBy(mac lb.MAC, frame []byte) []byte {
 // TestHandover: an address that moves to another node is answered until that node is
 // heard, or until lingerTime; a removed address is not answered.
 //
-// Trap: the new owner does not know yet that it is the owner, and meanwhile nobody answers.
+// Trap: the new owner does not know yet that it is the owner, and meanwhile no node answers.
 func TestHandover(t *testing.T) {
 	gone := Desired{Yield: lb.SetOf(v4, v6), Speakers: speakers}
 	ours := Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}
@@ -460,8 +460,8 @@ func TestHandover(t *testing.T) {
 		do   func(p *play)
 		want string
 	}{
-		{"nobody is heard yet", wait(lingerTime - time.Millisecond), "v4 v6"},
-		{"nobody is heard in time", wait(lingerTime), ""},
+		{"no owner is heard yet", wait(lingerTime - time.Millisecond), "v4 v6"},
+		{"no owner is heard in time", wait(lingerTime), ""},
 		{"the other speaker announces late", func(p *play) { wait(50 * time.Second)(p); p.put(claim4(askerMAC)) }, "v6"},
 		{"the other speaker announces", func(p *play) { p.put(claim4(askerMAC)); p.put(claim6(askerMAC)) }, ""},
 		{"one family is announced", func(p *play) { p.put(claim6(askerMAC)) }, "v4"},
@@ -488,8 +488,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestHandoverIsQuiet: a handover sends nothing to all neighbours, and ends. A former owner does not answer another, older one that
-// asks for its new owner.
+// TestHandoverIsQuiet: a handover sends nothing to all neighbours, and ends. A former owner does not answer an older
+// former owner that asks for the new owner.
 func TestHandoverIsQuiet(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.settle(Desired{Announcements: announcing(ourAnnouncements[:1]), Speakers: speakers}, 3*time.Second)
@@ -521,12 +521,12 @@ func TestLeftToUs(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.settle(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}, 40*time.Second)
 		for range 90 {
-			p.lan.wire("eth0", p.protocols[0]).in <- arpProbeBy(askerMAC)
-			p.lan.wire("eth0", p.protocols[1]).in <- dadBy(askerMAC)
+			p.lan.conn("eth0", p.protocols[0]).in <- arpProbeBy(askerMAC)
+			p.lan.conn("eth0", p.protocols[1]).in <- dadBy(askerMAC)
 			sentFor(p.lan, 10*time.Millisecond)
 		}
-		if n := p.counts.announcements[0][sent].Load(); n != 7 {
-			t.Errorf("%d announcements after ninety probes with a speaker's MAC, want those of before", n)
+		if n := p.counters.announcements[0][sent].Load(); n != 7 {
+			t.Errorf("%d announcements after ninety probes with a speaker's MAC, want as many as before", n)
 		}
 		both := []netip.Addr{v4, v6}
 		leave := func() string {
@@ -687,7 +687,7 @@ func TestLapse(t *testing.T) {
 		if got := sentFor(p.lan, 5*time.Minute); got != nil {
 			t.Errorf("lapsed, and sent %v", got)
 		}
-		if n := p.counts.requests[0][lapsed].Load(); n != 1 {
+		if n := p.counters.requests[0][lapsed].Load(); n != 1 {
 			t.Errorf("%d questions counted as lapsed", n)
 		}
 		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
@@ -728,7 +728,7 @@ func TestNoDefenceWithoutLease(t *testing.T) {
 		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, 33*time.Second)
 		lease.lapsed.Store(true)
 		for i, claim := range [][]byte{claim4(otherMAC), claim6(otherMAC)} {
-			p.lan.wire("eth0", p.protocols[i]).in <- claim
+			p.lan.conn("eth0", p.protocols[i]).in <- claim
 		}
 		if got := sentFor(p.lan, time.Minute); got != nil {
 			t.Errorf("lapsed, and sent %v", got)

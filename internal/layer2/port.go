@@ -10,96 +10,102 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// attached is the readers' view of a port's link.
-type attached struct {
+// portLink is the readers' view of a port's link.
+type portLink struct {
 	lb.Interface
 	// foreignMachines records the machines that ask here.
 	foreignMachines *foreignMachines
 }
 
-// port is a link with its wires, one for each protocol and each with a reader.
-type port struct {
-	r      *Responder
-	link   atomic.Pointer[attached]
-	wires  [kinds]wire
-	opened time.Time
-	// schedule is what to send, and resume when the link may take more.
+// linkPort is a link with its connections, one for each protocol and each with a reader.
+type linkPort struct {
+	r        *Responder
+	link     atomic.Pointer[portLink]
+	conns    [protocolCount]frameConn
+	openedAt time.Time
+	// schedule is what to send, and resumeAt when the link may take more.
 	schedule *schedule
-	resume   time.Time
-	// failed: a reader has stopped.
-	failed atomic.Bool
-	done   sync.WaitGroup
+	resumeAt time.Time
+	// hasFailed reports whether a reader has stopped.
+	hasFailed atomic.Bool
+	readers   sync.WaitGroup
 }
 
-// openPort opens the wires of a link, and reads them until close.
-func (r *Responder) openPort(l lb.Interface, pace *pace) (*port, error) {
-	p := &port{r: r, opened: r.now(), schedule: newSchedule(r.config.Timers, pace, r.between)}
+// openPort opens the connections of a link, and reads them until close.
+func (r *Responder) openPort(l lb.Interface, limit *rateLimit) (*linkPort, error) {
+	p := &linkPort{
+		r:        r,
+		openedAt: r.system.clock(),
+		schedule: newSchedule(r.config.Timers, limit, r.system.random),
+	}
 	p.setLink(l)
+
 	for i, proto := range r.protocols {
-		w, err := r.listen(l, proto)
+		conn, err := r.system.listen(l, proto)
 		if err != nil {
 			p.close()
 			return nil, err
 		}
 
-		p.wires[i] = w
-		p.done.Go(func() { p.read(proto, w) })
+		p.conns[i] = conn
+		p.readers.Go(func() { p.serve(proto, conn) })
 	}
 
 	return p, nil
 }
 
-func (p *port) setLink(l lb.Interface) {
-	p.link.Store(&attached{Interface: l, foreignMachines: p.r.foreignOn(l.Name)})
+func (p *linkPort) setLink(l lb.Interface) {
+	p.link.Store(&portLink{Interface: l, foreignMachines: p.r.foreignOn(l.Name)})
 }
 
-// close closes the wires and waits for their readers.
-func (p *port) close() {
-	for _, w := range p.wires {
-		if w == nil {
+// close closes the connections and waits for their readers.
+func (p *linkPort) close() {
+	for _, conn := range p.conns {
+		if conn == nil {
 			continue
 		}
 
-		if err := w.Close(); err != nil {
+		if err := conn.Close(); err != nil {
 			p.r.config.Log.Debug("close port", "link", p.link.Load().Name, "error", err)
 		}
 	}
 
-	p.done.Wait()
+	p.readers.Wait()
 }
 
-// read answers questions until the wire fails or is closed. A link that goes down or
+// serve answers questions until the connection fails or is closed. A link that goes down or
 // vanishes fails its sockets (packet(7)); Run opens new ones.
-func (p *port) read(proto protocol, w wire) {
+func (p *linkPort) serve(proto protocol, conn frameConn) {
 	frame := make([]byte, maxFrame)
 	for {
-		n, err := w.Read(frame)
+		n, err := conn.Read(frame)
 		if err != nil {
-			p.failed.Store(true)
+			p.hasFailed.Store(true)
 			p.r.Kick()
 			return
 		}
 
-		answer, out := p.handle(proto, frame[:n])
-		if out == answered {
-			result := sent
-			if _, err := w.Write(answer); err != nil {
-				result, out = failed, sendFailed
+		answer, result := p.answer(proto, frame[:n])
+		if result == answered {
+			sendResult := sent
+			if _, err := conn.Write(answer); err != nil {
+				sendResult = failed
+				result = sendFailed
 			}
 
-			p.r.counts.answers[proto.number][result].Add(1)
+			p.r.counters.answers[proto.index][sendResult].Add(1)
 		}
 
-		p.r.counts.requests[proto.number][out].Add(1)
+		p.r.counters.requests[proto.index][result].Add(1)
 	}
 }
 
-// handle returns the answer to a frame, or why there is none.
-func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
+// answer returns the answer to a frame, or why there is none.
+func (p *linkPort) answer(proto protocol, frame []byte) ([]byte, frameResult) {
 	l := p.link.Load()
-	m, out := proto.parse(frame, l.MAC)
-	if out != answered {
-		return nil, out
+	m, result := proto.parse(frame, l.MAC)
+	if result != answered {
+		return nil, result
 	}
 
 	if m.nonce != 0 && p.r.answersAbout(m.target) {
@@ -107,11 +113,11 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 	}
 
 	t := p.r.table.Load()
-	if e := t.on(m.claimed, &l.Interface); e != nil {
-		out = p.r.claimed(t, e, l, m)
+	if e := t.entryOn(m.claimed, &l.Interface); e != nil {
+		result = p.r.handleClaim(t, e, l, m)
 		// Announcements and answers have the address as sender address: not a question.
 		if !m.isQuestion() {
-			return nil, out
+			return nil, result
 		}
 	}
 
@@ -119,74 +125,80 @@ func (p *port) handle(proto protocol, frame []byte) ([]byte, outcome) {
 		return nil, notRequest
 	}
 
-	e := t.on(m.target, &l.Interface)
+	e := t.entryOn(m.target, &l.Interface)
 	if e == nil {
-		if m.isQuestion() && t.elsewhere(m.target) {
-			p.r.asker(t, l.foreignMachines, m, frame)
+		if m.isQuestion() && t.isElsewhere(m.target) {
+			p.r.recordAsker(t, l.foreignMachines, m, frame)
 		}
 
 		return nil, notOurs
 	}
 
-	if out := p.r.asked(t, e, l, m); out != answered {
-		return nil, out
+	if result := p.r.checkQuestion(t, e, l, m); result != answered {
+		return nil, result
 	}
 
-	p.r.asker(t, l.foreignMachines, m, frame)
+	p.r.recordAsker(t, l.foreignMachines, m, frame)
 	return proto.answer(&l.Interface, cmp.Or(e.mac, l.MAC), m), answered
 }
 
-// announce announces an address by one of the protocol's forms in turn, unless it is no longer ours or the lease has
-// lapsed, to one machine or to all. It reports whether that is done: false means that the link takes nothing at
-// present.
-func (p *port) announce(addr netip.Addr, turn int, to *machine) (done bool) {
+// announce announces an address by one of the protocol's forms in turn, to one machine or, if that is nil, to all. It
+// sends nothing if the address is no longer owned or the lease has lapsed. It reports false if the link takes nothing
+// at present.
+func (p *linkPort) announce(addr netip.Addr, turn int, to *machine) (isDone bool) {
 	l := p.link.Load()
-	e := p.r.table.Load().on(addr, &l.Interface)
-	if e == nil || e.on(l.Name) != ours || !p.r.lease.valid() {
+	e := p.r.table.Load().entryOn(addr, &l.Interface)
+	if e == nil || e.phaseOn(l.Name) != owned || !p.r.lapses.isValid() {
 		return true
 	}
 
-	n := number(lb.FamilyOf(addr))
-	frame := p.r.protocols[n].announce(&l.Interface, addr, turn, to)
+	family := familyIndex(lb.FamilyOf(addr))
+	proto := p.r.protocols[family]
+	frame := proto.announce(&l.Interface, addr, turn, to)
 	if to != nil && to.isGateway() && p.r.config.Requests {
-		frame = p.r.protocols[n].request(&l.Interface, addr, *to)
+		frame = proto.request(&l.Interface, addr, *to)
 	}
 
-	return p.send(n, &p.r.counts.announcements[n], frame)
+	return p.send(family, &p.r.counters.announcements[family], frame)
 }
 
-// near returns the machines that hear of an address by themselves: gateways, and those that asked lately.
-func (p *port) near(addr netip.Addr) []machine {
-	machines, _ := p.r.near(p.link.Load().foreignMachines, number(lb.FamilyOf(addr)))
+// machinesNear returns the machines that get announcements of an address by themselves: gateways, and machines that
+// asked recently.
+func (p *linkPort) machinesNear(addr netip.Addr) []machine {
+	machines, _ := p.r.machinesNear(p.link.Load().foreignMachines, familyIndex(lb.FamilyOf(addr)))
 	return machines
 }
 
-// probe asks whether any machine has an address, and reports the same.
-func (p *port) probe(addr netip.Addr) (done bool) {
-	n := number(lb.FamilyOf(addr))
-	return p.send(n, &p.r.counts.probes[n], p.r.protocols[n].probe(&p.link.Load().Interface, addr))
+// probe asks whether any machine has an address. It reports false if the link takes nothing at present.
+func (p *linkPort) probe(addr netip.Addr) (isDone bool) {
+	family := familyIndex(lb.FamilyOf(addr))
+	frame := p.r.protocols[family].probe(&p.link.Load().Interface, addr)
+	return p.send(family, &p.r.counters.probes[family], frame)
 }
 
-// doubt asks whether another machine answers for an address, and reports the same. Unlike a probe's, the answer goes to
-// this link only: a claim to all may belong to a move.
-func (p *port) doubt(addr netip.Addr) (done bool) {
-	n := number(lb.FamilyOf(addr))
-	return p.send(n, &p.r.counts.probes[n], p.r.protocols[n].question(&p.link.Load().Interface, lb.MAC{}, addr))
+// checkDuplicate asks whether another machine answers for an address. It reports false if the link takes nothing at
+// present. The answer goes to this link only, unlike the answer to a probe: a claim to all machines may belong to a
+// move.
+func (p *linkPort) checkDuplicate(addr netip.Addr) (isDone bool) {
+	family := familyIndex(lb.FamilyOf(addr))
+	frame := p.r.protocols[family].question(&p.link.Load().Interface, lb.MAC{}, addr)
+	return p.send(family, &p.r.counters.probes[family], frame)
 }
 
-// send sends a frame. None is one that cannot be sent.
-func (p *port) send(family int, count *[results]atomic.Uint64, frame []byte) (done bool) {
+// send sends a frame, and reports false if the link takes nothing at present. A nil frame counts as failed.
+func (p *linkPort) send(family int, counts *[sendResults]atomic.Uint64, frame []byte) (isDone bool) {
 	result := failed
 	if frame != nil {
-		taken, err := p.wires[family].Offer(frame)
-		switch {
-		case taken:
-			result = sent
-		case err == nil:
+		hasSent, err := p.conns[family].TryWrite(frame)
+		if !hasSent && err == nil {
 			return false
+		}
+
+		if hasSent {
+			result = sent
 		}
 	}
 
-	count[result].Add(1)
+	counts[result].Add(1)
 	return true
 }

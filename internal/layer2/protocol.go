@@ -20,20 +20,20 @@ type message struct {
 	sender netip.Addr
 	// claimed is the address that the sender claims; the zero Addr for none.
 	claimed netip.Addr
-	// mac is the sender's, to which an answer goes.
+	// mac is the sender's MAC, to which an answer goes.
 	mac lb.MAC
-	// direct: it was sent to us only.
-	direct bool
-	// reply: it answers a question.
-	reply bool
-	// nonce of an echo, which its answer repeats; 0 for all else.
+	// isUnicast reports whether the message was sent to this link only.
+	isUnicast bool
+	// isReply reports whether the message answers a question.
+	isReply bool
+	// nonce is the number of an echo, which its answer repeats; 0 for other messages.
 	nonce uint64
 }
 
-// isProbe reports whether the message only asks which machine has the target. A message to
-// us only asks whether we have it: see Ask.
+// isProbe reports whether the message only asks which machine has the target. A message to this
+// link only asks whether this node has it: see Ask.
 func (m message) isProbe() bool {
-	return m.target.IsValid() && m.sender.IsUnspecified() && !m.direct
+	return m.target.IsValid() && m.sender.IsUnspecified() && !m.isUnicast
 }
 
 // isQuestion reports whether the message asks which machine has the target, and is no announcement of it.
@@ -41,41 +41,42 @@ func (m message) isQuestion() bool { return m.target.IsValid() && m.target != m.
 
 // protocol has the differences between ARP, Neighbor Discovery and the echo.
 type protocol struct {
-	// number indexes arrays by protocol, and name is its metric label.
-	number    int
+	// index indexes arrays by protocol, and name is its metric label.
+	index     int
 	name      string
 	etherType uint16
-	// filter drops frames of other protocols, and frames about none of the addresses,
-	// which are of its family. An echo may be about any.
-	filter func(addrs cover) []bpf.Instruction
-	// parse reads a whole frame that arrived at the link with this MAC. The outcome
+	// filter makes the program that passes only frames of this protocol about one of the addresses,
+	// which are of its family. An echo may be about any address.
+	filter func(addrs addressCover) []bpf.Instruction
+	// parse reads a whole frame that arrived at the link with the MAC own. The result
 	// of every valid frame is answered.
-	parse func(frame []byte, own lb.MAC) (message, outcome)
-	// answer makes the frame that answers a question on the link: mac, mostly the link's
+	parse func(frame []byte, own lb.MAC) (message, frameResult)
+	// answer makes the frame that answers a question on the link: mac, usually the link's
 	// own, has the target.
 	answer func(l *lb.Interface, mac lb.MAC, m message) []byte
 	// announce makes the frame that announces an address to one machine or, if that is nil, to all neighbours by one of
-	// the protocol's forms in turn. The echo has neither this, probe nor claims.
+	// the protocol's forms in turn. The echo has no announce, request, probe or claims.
 	announce func(l *lb.Interface, addr netip.Addr, turn int, to *machine) []byte
 	// request makes the frame that asks a gateway for its own address, from this address.
 	request func(l *lb.Interface, addr netip.Addr, to machine) []byte
 	// probe makes the frame that asks whether any machine has an address.
 	probe func(l *lb.Interface, addr netip.Addr) []byte
-	// question makes the frame that asks one machine only whether it has an address, or all if that is zero, nil if the
-	// link has no address to ask from or no key is known. answers passes the replies to such frames.
+	// question makes the frame that asks one machine whether it has an address, or all machines if to is zero. It
+	// returns nil if the link has no address to ask from, or no key is known.
 	question func(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte
-	answers  []bpf.Instruction
+	// answers is the program that passes replies to the frames of question.
+	answers []bpf.Instruction
 }
 
-// families have one protocol each; the echo of speakers has the number after them.
+// Each family has one protocol; the echo of speakers has the index after them.
 const (
-	families = 2
-	echo     = families
-	kinds    = families + 1
+	familyCount   = 2
+	echoIndex     = familyCount
+	protocolCount = familyCount + 1
 )
 
-// number indexes arrays by family.
-func number(f lb.Family) int {
+// familyIndex returns the place of a family in arrays by family and by protocol.
+func familyIndex(f lb.Family) int {
 	if f == lb.IPv4 {
 		return 0
 	}
@@ -96,8 +97,9 @@ func ethernetHeader(dst, src lb.MAC, etherType uint16) []byte {
 	return binary.BigEndian.AppendUint16(slices.Concat(dst[:], src[:]), etherType)
 }
 
-// header checks the Ethernet header, and returns the payload.
-func header(frame []byte, want uint16, own lb.MAC) ([]byte, outcome) {
+// header checks the Ethernet header of a frame that arrived at the link with the MAC own, and returns the payload. The
+// result of a valid header is answered.
+func header(frame []byte, want uint16, own lb.MAC) ([]byte, frameResult) {
 	if len(frame) < ethernetLen {
 		return nil, badLength
 	}
@@ -114,16 +116,16 @@ func header(frame []byte, want uint16, own lb.MAC) ([]byte, outcome) {
 		return nil, ownFrame
 	}
 
-	if dst := lb.MAC(frame[offDestination:offSource]); dst.IsUnicast() && dst != own {
+	destination := lb.MAC(frame[offDestination:offSource])
+	if destination.IsUnicast() && destination != own {
 		return nil, notToUs
 	}
 
 	return frame[ethernetLen:], answered
 }
 
-// receivedBy drops frames that another link received, and continues with the program. A packet socket also gets what
-// the VLANs of its link receive: bond0 sees the ARP of bond0.100, and must neither answer it nor take it for a
-// conflict.
+// receivedBy drops frames that another link received, and continues with the program. A packet socket also gets the
+// frames of its link's VLANs: bond0 sees the ARP of bond0.100, and must neither answer it nor take it for a conflict.
 func receivedBy(index int, program []bpf.Instruction) []bpf.Instruction {
 	return slices.Concat([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtInterfaceIndex},
@@ -133,9 +135,8 @@ func receivedBy(index int, program []bpf.Instruction) []bpf.Instruction {
 }
 
 // toUs drops frames that are not for this link, and continues with accept. A promiscuous
-// link sees frames for others. Of frames of a VLAN without a link here the kernel strips
-// the tag, marks them as another host's, and passes them to packet sockets as if they had
-// never been tagged.
+// link sees frames for other hosts. A frame of a VLAN without a link here reaches packet sockets
+// without its tag: the kernel marks it as another host's.
 func toUs(accept ...bpf.Instruction) []bpf.Instruction {
 	return slices.Concat([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},

@@ -19,93 +19,104 @@ const (
 // It returns early if there is nothing left to wait for.
 //
 // Only time spent listening counts: while this process does not run, whether the CPU is
-// busy or the process stopped, it hears nothing, which says nothing about the others. ctx
+// busy or the process stopped, it receives nothing, which tells nothing about other machines. ctx
 // bounds the whole by the clock.
 //
-// It needs no port and shares nothing with open ones: the next in rank may not announce
+// It needs no port and shares nothing with open ports: the next in rank may not announce
 // anything yet, its announcements may change meanwhile, and answers must not queue behind
 // the questions of all neighbours that lost the owner. Concurrent calls are safe.
 func (r *Responder) Ask(ctx context.Context, questions []lb.Question, within time.Duration) []int {
-	in := r.inquire(questions)
+	in := r.newInquiry(questions)
 	defer in.close()
 	in.times = max(1, min(questionTimes, int(within/questionInterval)))
 	in.run(ctx, within)
-	out := make([]int, len(questions))
+
+	answers := make([]int, len(questions))
 	for i, q := range questions {
-		out[i] = min(in.asked[plain(q)].outcome(), in.times)
+		answers[i] = min(in.questions[normalized(q)].result(), in.times)
 	}
 
-	return out
+	return answers
 }
 
-// plain normalizes a question, so that equivalent questions are equal.
-func plain(q lb.Question) lb.Question {
+// normalized returns a question in the form that is equal for equivalent questions.
+func normalized(q lb.Question) lb.Question {
 	q.Address = q.Address.Unmap().WithZone("")
 	return q
 }
 
 // inquiry is a set of concurrent questions with their answers.
 type inquiry struct {
-	r        *Responder
-	speakers map[lb.MAC]bool
-	asked    map[lb.Question]*asked
-	taps     []*tap
-	// times is how often each is sent.
+	r         *Responder
+	speakers  map[lb.MAC]bool
+	questions map[lb.Question]*openQuestion
+	taps      []*tap
+	// times is how often each question is sent.
 	times int
 }
 
-// asked is a question in progress.
-type asked struct {
-	// tap to send it by, nil if there is none.
+// openQuestion is a question in progress.
+type openQuestion struct {
+	// tap sends it, nil if it cannot be sent.
 	tap   *tap
 	frame []byte
-	// sent: it was sent at least once.
-	sent    bool
+	// wasSent reports whether it was sent at least once.
+	wasSent bool
 	answers int
 }
 
-func (a *asked) outcome() int {
-	switch {
-	case a.answers > 0:
-		return a.answers
-	case !a.sent || a.tap.failed:
+// result returns the number of answers, or lb.Unasked.
+func (q *openQuestion) result() int {
+	if q.answers > 0 {
+		return q.answers
+	}
+
+	if !q.wasSent || q.tap.hasFailed {
 		return lb.Unasked
 	}
 
 	return 0
 }
 
-// waits reports whether more answers may arrive.
-func (in *inquiry) waits(a *asked) bool { return a.tap != nil && !a.tap.failed && a.answers < in.times }
+// awaits reports whether more answers to a question may arrive.
+func (in *inquiry) awaits(q *openQuestion) bool {
+	return q.tap != nil && !q.tap.hasFailed && q.answers < in.times
+}
 
-// inquire opens the sockets for the questions, and sends nothing yet.
-func (r *Responder) inquire(questions []lb.Question) *inquiry {
-	in := &inquiry{r: r, speakers: r.table.Load().of.Speakers, asked: make(map[lb.Question]*asked, len(questions))}
+// newInquiry opens the sockets for the questions, and sends nothing yet.
+func (r *Responder) newInquiry(questions []lb.Question) *inquiry {
+	in := &inquiry{
+		r:         r,
+		speakers:  r.table.Load().desired.Speakers,
+		questions: make(map[lb.Question]*openQuestion, len(questions)),
+	}
+
 	links := make(map[string]lb.Interface)
 	for _, l := range r.config.Links() {
 		links[l.Name] = l
 	}
 
 	for _, q := range questions {
-		q = plain(q)
-		if in.asked[q] != nil {
+		q = normalized(q)
+		if in.questions[q] != nil {
 			continue
 		}
 
-		a := &asked{}
-		in.asked[q] = a
-		l, known := links[q.Link]
-		if !known || !l.CanAnnounce() || !q.MAC.IsUnicast() || q.MAC == l.MAC || !q.Address.IsValid() {
+		open := &openQuestion{}
+		in.questions[q] = open
+		l, isKnown := links[q.Link]
+		if !isKnown || !l.CanAnnounce() || !q.MAC.IsUnicast() || q.MAC == l.MAC || !q.Address.IsValid() {
 			continue
 		}
 
-		proto := r.protocols[number(lb.FamilyOf(q.Address))]
+		proto := r.protocols[familyIndex(lb.FamilyOf(q.Address))]
 		if q.Echo {
-			proto = r.protocols[echo]
+			proto = r.protocols[echoIndex]
 		}
 
-		if a.frame = proto.question(&l, q.MAC, q.Address); a.frame != nil {
-			a.tap = in.tapOn(l, proto)
+		open.frame = proto.question(&l, q.MAC, q.Address)
+		if open.frame != nil {
+			open.tap = in.tapOn(l, proto)
 		}
 	}
 
@@ -115,7 +126,7 @@ func (r *Responder) inquire(questions []lb.Question) *inquiry {
 // tapOn returns the tap of a link and protocol, which it opens at the first call.
 func (in *inquiry) tapOn(l lb.Interface, proto protocol) *tap {
 	for _, e := range in.taps {
-		if e.link.Index == l.Index && e.proto.number == proto.number {
+		if e.link.Index == l.Index && e.proto.index == proto.index {
 			return e
 		}
 	}
@@ -132,10 +143,10 @@ func (in *inquiry) tapOn(l lb.Interface, proto protocol) *tap {
 // run asks and listens until the time has passed, ctx ends, or nothing is left to wait for.
 func (in *inquiry) run(ctx context.Context, within time.Duration) {
 	times := 0
-	for spent := time.Duration(0); spent < within && ctx.Err() == nil && in.open(); {
+	for spent := time.Duration(0); spent < within && ctx.Err() == nil && in.hasOpen(); {
 		next := min(within, time.Duration(times)*questionInterval)
 		if times < in.times && spent >= next {
-			in.put()
+			in.sendOpen()
 			times++
 			continue
 		}
@@ -147,7 +158,7 @@ func (in *inquiry) run(ctx context.Context, within time.Duration) {
 		}
 
 		start := time.Now()
-		await(in.taps, wait)
+		waitForFrame(in.taps, wait)
 		in.receive()
 		spent += min(time.Since(start), wait)
 	}
@@ -155,59 +166,64 @@ func (in *inquiry) run(ctx context.Context, within time.Duration) {
 	in.receive() // count answers that arrived in time, even if we are late to read them
 }
 
-func (in *inquiry) open() bool {
-	for _, a := range in.asked {
-		if in.waits(a) {
+// hasOpen reports whether a question awaits more answers.
+func (in *inquiry) hasOpen() bool {
+	for _, q := range in.questions {
+		if in.awaits(q) {
 			return true
 		}
 	}
 	return false
 }
 
-// put sends each open question once.
-func (in *inquiry) put() {
-	for _, a := range in.asked {
-		if !in.waits(a) {
+// sendOpen sends each open question once.
+func (in *inquiry) sendOpen() {
+	for _, q := range in.questions {
+		if !in.awaits(q) {
 			continue
 		}
 
 		result := failed
-		if a.tap.send(a.frame) {
-			result, a.sent = sent, true
+		if q.tap.send(q.frame) {
+			result = sent
+			q.wasSent = true
 		}
 
-		in.r.counts.probes[a.tap.proto.number][result].Add(1)
+		in.r.counters.probes[q.tap.proto.index][result].Add(1)
 	}
 }
 
 // receive counts the answers that have arrived.
 func (in *inquiry) receive() {
 	for _, e := range in.taps {
-		e.receive(func(frame []byte) { in.heard(e, frame) })
+		e.receive(func(frame []byte) { in.countAnswer(e, frame) })
 	}
 }
 
-// heard counts a frame if it answers a question: the asked machine tells us that it has
-// the address. A claim by another machine does not count, nor one by a stand-in for a
+// countAnswer counts a frame if it answers a question: the asked machine reports that it has
+// the address. A claim by another machine does not count, nor a claim by a stand-in for a
 // speaker. A foreign machine may send from another MAC than the one it claims: routers
 // that share a virtual MAC do.
-func (in *inquiry) heard(e *tap, frame []byte) {
-	m, out := e.proto.parse(frame, e.link.MAC)
-	if out != answered || !m.reply || !m.direct {
+func (in *inquiry) countAnswer(e *tap, frame []byte) {
+	m, result := e.proto.parse(frame, e.link.MAC)
+	if result != answered || !m.isReply || !m.isUnicast {
 		return
 	}
 
-	if in.speakers[m.mac] && lb.MAC(frame[offSource:offEtherType]) != m.mac {
+	source := lb.MAC(frame[offSource:offEtherType])
+	if in.speakers[m.mac] && source != m.mac {
 		return
 	}
 
-	a := in.asked[lb.Question{Link: e.link.Name, MAC: m.mac, Address: m.claimed, Echo: m.nonce != 0}]
-	if a == nil || m.nonce != 0 && m.nonce != nonceOf(a.frame) {
+	isEcho := m.nonce != 0
+	q := in.questions[lb.Question{Link: e.link.Name, MAC: m.mac, Address: m.claimed, Echo: isEcho}]
+	if q == nil || isEcho && m.nonce != nonceOf(q.frame) {
 		return
 	}
 
-	if a.answers++; m.nonce == 0 {
-		in.r.answered(e, m)
+	q.answers++
+	if !isEcho {
+		in.r.recordAnswer(e, m)
 	}
 }
 

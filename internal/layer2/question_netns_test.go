@@ -41,7 +41,7 @@ func TestAsk(t *testing.T) {
 		set.Announcements = set.Announcements.Put(outside, &lb.Announcement{Address: outside})
 		l.second.Set(set)
 		owner, far := lb.MACFrom(l.other.MAC("eth0")), lb.MACFrom(l.far.MAC("eth0"))
-		announced := func(family int) uint64 { return l.second.counts.announcements[family][sent].Load() }
+		announced := func(family int) uint64 { return l.second.counters.announcements[family][sent].Load() }
 		nstest.Until(t, within, "all are announced", func() bool { return announced(0) >= 4 && announced(1) >= 2 })
 		nstest.Until(t, within, "links known", func() bool { return len(l.first.config.Links()) > 0 })
 
@@ -72,9 +72,9 @@ func TestAsk(t *testing.T) {
 			echoes[i].MAC = far
 		}
 		expectAnswers(t, "a kernel has no echo", l.first.Ask(ctx, echoes, short), 0, 0)
-		expectAnswers(t, "a MAC that nobody has", l.first.Ask(ctx, both(askerMAC, v4, v6), short), 0, 0)
+		expectAnswers(t, "a MAC that no machine has", l.first.Ask(ctx, both(askerMAC, v4, v6), short), 0, 0)
 		expectAnswers(t, "a machine that does not have the address", l.first.Ask(ctx, both(far, v4, v6), short), 0, 0)
-		expectAnswers(t, "an address that nobody has", l.first.Ask(ctx, both(owner, foreign4, foreign6), short), 0, 0)
+		expectAnswers(t, "an address that no machine has", l.first.Ask(ctx, both(owner, foreign4, foreign6), short), 0, 0)
 		expectAnswers(t, "ourselves, and a link that is not there", l.first.Ask(ctx, []lb.Question{
 			{Link: "eth0", MAC: lb.MACFrom(l.node.MAC("eth0")), Address: v4}, {Link: "eth9", MAC: owner, Address: v4},
 		}, short), lb.Unasked, lb.Unasked)
@@ -83,7 +83,7 @@ func TestAsk(t *testing.T) {
 		}
 		// No question counts as one of a handover, which would cause announcements.
 		if n := announced(0); n != 4 {
-			t.Errorf("%d announcements, want those of before", n)
+			t.Errorf("%d announcements, want as many as before", n)
 		}
 		l.node.SetDown("eth0")
 		nstest.Until(t, within, "link down", func() bool { return !l.first.config.Links()[1].Up })
@@ -117,13 +117,13 @@ func TestAskBesideAPort(t *testing.T) {
 		forged := byte(100)
 		nstest.Until(t, within, "one of more machines than there is room for", func() bool {
 			forged = 100 + (forged-99)%100
-			before := l.first.counts.requests[0][answered].Load()
+			before := l.first.counters.requests[0][answered].Load()
 			write(t, w, askedBy(forged, foreign4))
-			nstest.Until(t, within, "answer", func() bool { return l.first.counts.requests[0][answered].Load() > before })
-			return forged > 100+mostMachines && known(forged)
+			nstest.Until(t, within, "answer", func() bool { return l.first.counters.requests[0][answered].Load() > before })
+			return forged > 100+maxMachines && known(forged)
 		})
-		if now := l.first.Foreign("eth0", 20); !slices.Contains(now, foreign[0]) {
-			t.Errorf("the far host, which answered, is displaced: %v", now)
+		if at := l.first.Foreign("eth0", 20); !slices.Contains(at, foreign[0]) {
+			t.Errorf("the far host, which answered, is displaced: %v", at)
 		}
 		if l.ask(t, foreign4) == "" || l.ask(t, foreign6) == "" {
 			t.Error("no answer any more")
@@ -159,7 +159,7 @@ func TestAskManyAtOnce(t *testing.T) {
 }
 
 // TestAskersOfOthersAddresses: a node that announces nothing learns from a host's question for an address of another node,
-// which is dead, that the host is there; not from one for an address that is nobody's.
+// which is dead, that the host is there. It does not learn that from a question for an address without an owner.
 func TestAskersOfOthersAddresses(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		d := l.elsewhere()

@@ -33,7 +33,7 @@ func TestQuestionFrames(t *testing.T) {
 		{"without one", eth0, v4, "us>asker ARP 1 0.0.0.0 us > 192.0.2.100 00:00:00:00:00:00"},
 		{"link-local", numbered, v6, "us>asker fe80::1 > 2001:db8::100 hop limit 255 NS 2001:db8::100 options 1"},
 	} {
-		frame := protocols()[number(lb.FamilyOf(tt.addr))].question(&tt.link, askerMAC, tt.addr)
+		frame := protocols()[familyIndex(lb.FamilyOf(tt.addr))].question(&tt.link, askerMAC, tt.addr)
 		if diff := cmp.Diff(tt.want, describe(frame)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
@@ -90,9 +90,9 @@ func TestWhatCountsAsAnswer(t *testing.T) {
 		if tt.frame[offEtherType] == 0x86 {
 			proto, addr = protocols()[1], v6
 		}
-		a := &asked{}
-		in := &inquiry{r: newFakeLAN().responder(), speakers: speakers, asked: map[lb.Question]*asked{{Link: "eth0", MAC: tt.asked, Address: addr}: a}}
-		in.heard(&tap{socket: socket{link: eth0, proto: proto}}, tt.frame)
+		a := &openQuestion{}
+		in := &inquiry{r: newFakeLAN().responder(), speakers: speakers, questions: map[lb.Question]*openQuestion{{Link: "eth0", MAC: tt.asked, Address: addr}: a}}
+		in.countAnswer(&tap{socket: socket{link: eth0, proto: proto}}, tt.frame)
 		if counted := a.answers == 1; counted != tt.count {
 			t.Errorf("%s counts: %v", tt.name, counted)
 		}
@@ -209,7 +209,7 @@ func TestAnswer(t *testing.T) {
 		if strings.Contains(tt.want, " NA ") {
 			proto = p.r.protocols[1]
 		}
-		answer, out := p.handle(proto, tt.frame)
+		answer, out := p.answer(proto, tt.frame)
 		if out != answered {
 			t.Errorf("%s: %v", tt.name, out)
 			continue
@@ -228,7 +228,7 @@ func TestAnswerInStead(t *testing.T) {
 		"us>asker ARP 2 192.0.2.100 02:53:00:00:00:03 > 192.0.2.2 asker",
 		"us>asker fe80::1 > 2001:db8::2 hop limit 255 NA 2001:db8::100 R=false S=true O=true lla 02:53:00:00:00:03",
 	} {
-		answer, out := p.handle(p.r.protocols[i], [][]byte{arpRequest(v4, nil), ns(v6, nil)}[i])
+		answer, out := p.answer(p.r.protocols[i], [][]byte{arpRequest(v4, nil), ns(v6, nil)}[i])
 		if out != answered || describe(answer) != want {
 			t.Errorf("%v: %s\nwant %s", out, describe(answer), want)
 		}

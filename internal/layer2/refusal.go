@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// refusal is an lb.Refusal as State sees it.
-type refusal struct {
+// refusedLink is a link whose sockets could not be opened, and why.
+type refusedLink struct {
 	lb.Interface
 	err string
 }
@@ -16,46 +16,47 @@ type refusal struct {
 // Refused returns the links whose sockets could not be opened at the last attempt.
 func (r *Responder) Refused() []lb.Refusal {
 	var out []lb.Refusal
-	for _, l := range *r.refusals.Load() {
+	for _, l := range *r.published.refusals.Load() {
 		out = append(out, lb.Refusal{Link: l.Name, Error: l.err})
 	}
 	return out
 }
 
-// opened records the result of opening a link's sockets.
-func (k *keeper) opened(l lb.Interface, err error) {
+// recordOpening records the result of opening a link's sockets, and logs a new error.
+func (k *keeper) recordOpening(l lb.Interface, err error) {
 	if err == nil {
-		delete(k.complaints, l.Index)
+		delete(k.openErrors, l.Index)
 		return
 	}
 
-	if k.complaints[l.Index] != err.Error() {
-		k.complaints[l.Index] = err.Error()
+	if k.openErrors[l.Index] != err.Error() {
+		k.openErrors[l.Index] = err.Error()
 		k.r.config.Log.Error("link cannot answer", "link", l.Name, "error", err)
 	}
 }
 
-// refuse publishes the refused links among these.
-func (k *keeper) refuse(links []lb.Interface) {
-	var now []refusal
-	complaints := make(map[int]string)
+// publishRefusals publishes the refused links among the node's links. It forgets errors of other links.
+func (k *keeper) publishRefusals(links []lb.Interface) {
+	var refused []refusedLink
+	openErrors := make(map[int]string)
 	for _, l := range links {
-		if err := k.complaints[l.Index]; err != "" {
-			complaints[l.Index] = err
-			now = append(now, refusal{l, err})
+		if err := k.openErrors[l.Index]; err != "" {
+			openErrors[l.Index] = err
+			refused = append(refused, refusedLink{Interface: l, err: err})
 		}
 	}
 
-	k.complaints = complaints
-	before := k.r.refusals.Load()
-	if reflect.DeepEqual(*before, now) {
+	k.openErrors = openErrors
+	before := k.r.published.refusals.Load()
+	if reflect.DeepEqual(*before, refused) {
 		return // State is as before
 	}
 
-	if k.r.refusals.Store(&now); !slices.EqualFunc(*before, now, func(a, b refusal) bool {
-		return a.Name == b.Name &&
-			a.err == b.err
-	}) {
+	k.r.published.refusals.Store(&refused)
+	hasSameErrors := slices.EqualFunc(*before, refused, func(a, b refusedLink) bool {
+		return a.Name == b.Name && a.err == b.err
+	})
+	if !hasSameErrors {
 		k.r.config.Refused()
 	}
 }

@@ -56,16 +56,16 @@ func TestRefused(t *testing.T) {
 				lan.fail[l] = errors.New(err)
 			}
 		}
-		is := "eth0: " + err
-		step("nothing is announced, and nobody asks pods' links", []string{is}, 1, func() {})
-		step("announced", []string{is}, 1, func() { r.Set(Desired{Announcements: announcing(ourAnnouncements)}) })
+		refusal := "eth0: " + err
+		step("nothing is announced, and no address names pods' links", []string{refusal}, 1, func() {})
+		step("announced", []string{refusal}, 1, func() { r.Set(Desired{Announcements: announcing(ourAnnouncements)}) })
 		if a := r.State().Addresses[0]; len(a.Links) > 0 || a.Pending || !slices.Equal(a.Refused, []string{err}) {
 			t.Errorf("of an address: %+v", a)
 		}
-		step("others announce", []string{is}, 1, func() { r.Set(Desired{}) })
-		step("the link goes down", []string{is}, 1, func() { lan.set(down) })
-		step("and up", []string{is}, 1, func() { lan.set(eth0, pod) })
-		both := []string{is, "veth4: " + err}
+		step("others announce", []string{refusal}, 1, func() { r.Set(Desired{}) })
+		step("the link goes down", []string{refusal}, 1, func() { lan.set(down) })
+		step("and up", []string{refusal}, 1, func() { lan.set(eth0, pod) })
+		both := []string{refusal, "veth4: " + err}
 		step("a pods' link is named", both, 2, func() { r.Set(Desired{Announcements: announcing(named("veth4"))}) })
 		step("others announce there", both, 2, func() { r.Set(Desired{}) })
 		step("it works, while others announce", nil, 3, func() { refuse() })
@@ -77,7 +77,7 @@ func TestRefused(t *testing.T) {
 		step("it fails in vain", nil, 3, func() { refuse("eth0") })
 		step("announced by the sockets that it has", nil, 3, func() { r.Set(Desired{Announcements: announcing(ourAnnouncements)}) })
 		step("the link is gone", nil, 3, func() { lan.set() })
-		step("another link is there", []string{is}, 4, func() {
+		step("another link is there", []string{refusal}, 4, func() {
 			other := eth0
 			other.Index = 9
 			lan.set(other)
@@ -94,7 +94,7 @@ func TestInUse(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: announcing(named("eth0"))})
 		synctest.Wait()
-		if got := p.State().Links; p.lan.opened != 2*kinds || !slices.Equal(got, []string{"eth0"}) {
+		if got := p.State().Links; p.lan.opened != 2*protocolCount || !slices.Equal(got, []string{"eth0"}) {
 			t.Errorf("%d sockets, links in use are %v", p.lan.opened, got)
 		}
 	}, eth1)

@@ -138,7 +138,7 @@ func timedResponder(t *testing.T, timers Timers) *Responder {
 	log := slog.New(slog.DiscardHandler)
 	var r *Responder
 	monitor := link.New(log, func() { r.Kick() })
-	r = newResponder(Config{Links: monitor.Links, Timers: timers})
+	r = quietResponder(Config{Links: monitor.Links, Timers: timers}, realSystem())
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- monitor.Run(ctx) }()
@@ -180,8 +180,8 @@ func TestTakeoverInAnyState(t *testing.T) {
 			r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 			for _, addr := range []netip.Addr{v4, v6} {
 				nstest.Until(t, within, fmt.Sprintf("the new owner's MAC of %s in state %#x", addr, state), func() bool {
-					is, mac := n.far.Neighbor("eth0", addr)
-					return is&nstest.Valid != 0 && mac.String() == n.mac()
+					entryState, mac := n.far.Neighbor("eth0", addr)
+					return entryState&nstest.Valid != 0 && mac.String() == n.mac()
 				})
 			}
 			r.Set(Desired{})
@@ -208,7 +208,7 @@ func TestReachabilityProbe(t *testing.T) {
 				state := func() int { s, _ := n.far.Neighbor("eth0", addr); return s }
 				nstest.Until(t, within, addr.String()+" stale", func() bool { return state() == netlink.NUD_STALE })
 				nstest.Until(t, within, addr.String()+" reachable again", func() bool {
-					if state() == netlink.NUD_STALE { // also if a repeated announcement came between
+					if state() == netlink.NUD_STALE { // even if a repeated announcement came between
 						n.far.Send(addr)
 					}
 					return state() == netlink.NUD_REACHABLE
@@ -227,7 +227,7 @@ func TestDuplicateAddressDetection(t *testing.T) {
 		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
 		// An announcement would reveal the duplicate, too.
-		nstest.Until(t, within, "all announcements are made", func() bool { return r.counts.announcements[1][sent].Load() >= 2 })
+		nstest.Until(t, within, "all announcements are made", func() bool { return r.counters.announcements[1][sent].Load() >= 2 })
 
 		eth := n.far.Link("eth0")
 		must(t, n.far.Netlink().AddrAdd(eth, &netlink.Addr{
@@ -280,9 +280,9 @@ func TestVLANIsNotOurs(t *testing.T) {
 		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
 
-		for i, proto := range r.protocols[:families] {
+		for i, proto := range r.protocols[:familyCount] {
 			w := farWire(t, n.far, proto)
-			count := func(o outcome) uint64 { return r.counts.requests[i][o].Load() }
+			count := func(o frameResult) uint64 { return r.counters.requests[i][o].Load() }
 			before := count(answered)
 			ours := []netip.Addr{v4, v6}[i]
 			write(t, w, tagged4or6(ours, &ethernet.VLAN{ID: 10}))
@@ -330,8 +330,8 @@ func TestReceivedBy(t *testing.T) {
 }
 
 // claims are frames of each family by which the asker claims our address.
-func claims() [families][]byte {
-	return [families][]byte{
+func claims() [familyCount][]byte {
+	return [familyCount][]byte{
 		arpRequest(v4, func(p *arp.Packet, _ *ethernet.Frame) { p.SenderIP = v4 }),
 		ns(v6, func(s *solicitation) { s.source = v6 }),
 	}

@@ -15,113 +15,143 @@ import (
 // Config is what a Responder needs.
 type Config struct {
 	Log *slog.Logger
-	// Links returns the node's present links; it must not block.
+	// Links returns the node's present links. It must not block.
 	Links func() []lb.Interface
 	// Gateways returns the default gateways that the kernel knows on a link, by its index.
 	Gateways func(index int) []lb.Neighbour
 	Timers   Timers
-	// Requests: gateways learn addresses from requests only.
+	// Requests reports that gateways learn addresses from requests only.
 	Requests bool
-	// Lease says whether the last Set is still valid; nil means always.
+	// Lease reports whether the last Set is still valid. nil means always.
 	Lease Lease
 	// Hears reports whether this node hears another machine on its link of the heartbeats: see lb.Hearing. nil means
-	// never.
+	// that this node does not know, and answers no such question.
 	Hears func() bool
 	// Changed is called after a change of State, and Refused after a change of the result of Refused.
 	Changed, Refused func()
 }
 
+// system is what a Responder uses of the machine. Tests replace it.
+type system struct {
+	clock func() time.Time
+	// random chooses a duration from low to high.
+	random func(low, high time.Duration) time.Duration
+	// listen opens a connection for the frames of a protocol on a link.
+	listen func(lb.Interface, protocol) (frameConn, error)
+	groups groupKernel
+}
+
+// published is what the goroutine of Run shows to other goroutines.
+type published struct {
+	ports atomic.Pointer[map[int]*linkPort]
+	// refusals are the links whose sockets cannot be opened.
+	refusals atomic.Pointer[[]refusedLink]
+	// table is the table that the ports and their schedules reflect.
+	table atomic.Pointer[addressTable]
+	// isAnnouncing reports whether a first announcement is still to be sent.
+	isAnnouncing atomic.Bool
+}
+
 // Responder answers ARP, Neighbor Discovery and the echo of other speakers for the addresses of the last Set.
 type Responder struct {
 	config    Config
-	lease     leased
-	changed   func()
-	protocols [kinds]protocol
-	echo      *echoes
-	// listen opens a wire, and now is the clock; fields so that tests can replace them.
-	listen func(lb.Interface, protocol) (wire, error)
-	groups *groups
-	now    func() time.Time
-	// between chooses a time; a field for tests too.
-	between func(low, high time.Duration) time.Duration
+	system    system
+	lapses    lapseTracker
+	protocols [protocolCount]protocol
+	echo      *echoCodec
+	groups    *groups
 
-	table atomic.Pointer[table]
-	// desired is the argument of the last Set.
+	// desired is the argument of the last Set, and table what readers look its addresses up in.
 	desired Desired
-	// version counts what changed of the statuses, seen is the last result of State.
-	version atomic.Uint64
-	seen    atomic.Pointer[seen]
-	// announcing mirrors the keeper's.
-	announcing atomic.Bool
-	ports      atomic.Pointer[map[int]*port]
-	// refusals are the links whose sockets cannot be opened.
-	refusals atomic.Pointer[[]refusal]
-	// followed is the table for which the ports were opened.
-	followed atomic.Pointer[table]
-	wake     lb.Signal
+	table   atomic.Pointer[addressTable]
+
+	published published
+	state     stateCache
+	// wake makes Run read the table and the links again.
+	wake lb.Signal
 	// notices pass from readers to the goroutine of Run.
 	notices chan notice
-	// foreignByLink are the foreign machines on our links by the name of each. They outlive ports.
+	// foreignByLink has a *foreignMachines for each link name. They outlive ports.
 	foreignByLink sync.Map
-	counts        counts
+	counters      counters
 }
 
 // New returns a Responder that announces nothing yet.
 func New(c Config) *Responder {
+	return newResponder(c, realSystem())
+}
+
+// realSystem returns the clock, the random numbers and the sockets of this machine.
+func realSystem() system {
+	return system{clock: time.Now, random: randomBetween, listen: listen, groups: &groupSockets{}}
+}
+
+func newResponder(c Config, s system) *Responder {
 	c.Timers = c.Timers.withDefaults()
 	r := &Responder{
 		config:  c,
-		lease:   leased{lease: c.Lease},
-		echo:    &echoes{},
-		listen:  listen,
-		now:     time.Now,
-		between: between,
+		system:  s,
+		lapses:  lapseTracker{lease: c.Lease},
+		echo:    &echoCodec{},
 		wake:    lb.NewSignal(),
 		notices: make(chan notice, maxNotices),
 	}
 
-	r.protocols = [kinds]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
-	r.changed = func() { r.version.Add(1); c.Changed() }
-	r.groups = newGroups(c.Log, &r.counts.repairs[repairGroup])
-	r.table.Store(newTable(Desired{}, Desired{}, &table{}, false, time.Time{}))
-	r.ports.Store(&map[int]*port{})
-	r.refusals.Store(&[]refusal{})
+	r.protocols = [protocolCount]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
+	r.groups = newGroups(c.Log, s.groups, &r.counters.repairs[repairGroup])
+	r.table.Store(newTable(Desired{}, Desired{}, &addressTable{}, false, time.Time{}))
+	r.published.ports.Store(&map[int]*linkPort{})
+	r.published.refusals.Store(&[]refusedLink{})
+
 	return r
 }
 
-// Set makes exactly these addresses ours. When it returns, no other is answered any
-// more, except addresses whose new owner does not announce them yet. Run announces
-// the new ones. Calls must not overlap.
+// Set makes this node answer for exactly these addresses. When it returns, no other address is answered any more,
+// except addresses whose new owner was not heard yet. Run announces the new ones. Calls must not overlap.
 func (r *Responder) Set(d Desired) {
-	old, before, lapsed := r.table.Load(), r.desired, r.lease.lapsed()
-	want := newTable(d, before, old, lapsed, r.now())
-	if r.desired = d; !want.entries.Same(old.entries) {
-		r.table.Store(want)
-		added, removed := r.count(want, old)
-		r.announcing.Store(r.announcing.Load() || added > 0)
-		r.config.Log.Info("announcements changed", "addresses", want.entries.Len(), "added", added, "removed", removed)
-	} else if !lb.SameMap(d.Speakers, before.Speakers) &&
-		!maps.Equal(d.Speakers, before.Speakers) ||
-		!d.Owners.Same(before.Owners) {
-		r.table.Store(want)
+	old := r.table.Load()
+	before := r.desired
+	next := newTable(d, before, old, r.lapses.takeLapse(), r.system.clock())
+	r.desired = d
+
+	hasSameSpeakers := lb.SameMap(d.Speakers, before.Speakers) || maps.Equal(d.Speakers, before.Speakers)
+	switch {
+	case !next.entries.Same(old.entries):
+		r.replaceTable(next, old)
+	case !hasSameSpeakers || !d.Owners.Same(before.Owners):
+		r.table.Store(next)
 	}
 
 	r.Kick()
 }
 
-// count returns how many addresses come and go, and counts those that are announced without a probe.
-func (r *Responder) count(want, old *table) (added, removed int) {
-	old.entries.Changes(want.entries, func(addr netip.Addr, before, e *entry, had, has bool) {
-		switch {
-		case !has:
+// replaceTable makes a table with other entries the present one.
+func (r *Responder) replaceTable(next, old *addressTable) {
+	r.table.Store(next)
+	added, removed := r.countChanges(next, old)
+	if added > 0 {
+		r.published.isAnnouncing.Store(true)
+	}
+
+	r.config.Log.Info("announcements changed", "addresses", next.entries.Len(), "added", added, "removed", removed)
+}
+
+// countChanges returns the numbers of added and removed addresses. It counts a takeover for each address that is
+// announced without a probe.
+func (r *Responder) countChanges(next, old *addressTable) (added, removed int) {
+	old.entries.Changes(next.entries, func(addr netip.Addr, before, e *tableEntry, existed, exists bool) {
+		if !exists {
 			removed++
 			return
-		case !had:
+		}
+
+		if !existed {
 			added++
 		}
 
-		if e.is() == ours && (before == nil || before.status != e.status) {
-			r.counts.takeovers[number(lb.FamilyOf(addr))].Add(1)
+		isNewStatus := before == nil || before.status != e.status
+		if isNewStatus && e.current() == owned {
+			r.counters.takeovers[familyIndex(lb.FamilyOf(addr))].Add(1)
 		}
 	})
 
@@ -131,20 +161,26 @@ func (r *Responder) count(want, old *table) (added, removed int) {
 // SetKeys replaces the keys of the echo. All are accepted, and frames are sent with the first.
 func (r *Responder) SetKeys(keys [][]byte) { r.echo.setKeys(keys) }
 
-// Announcing reports whether addresses that just became ours are still to be announced
-// for the first time: work that can wait should not compete with that.
-func (r *Responder) Announcing() bool { return r.announcing.Load() }
+// Announcing reports whether owned addresses are still to be announced for the first time: work that can wait should
+// not compete with that.
+func (r *Responder) Announcing() bool { return r.published.isAnnouncing.Load() }
 
 // Kick makes Run read the links again. It never blocks.
 func (r *Responder) Kick() { r.wake.Kick() }
 
-// Run answers and announces until the context ends.
+// markChanged reports a change of State.
+func (r *Responder) markChanged() {
+	r.state.version.Add(1)
+	r.config.Changed()
+}
+
+// Run answers and announces until the context ends. It returns nil.
 func (r *Responder) Run(ctx context.Context) error {
-	var beside sync.WaitGroup
-	beside.Go(func() { r.groups.run(ctx) })
-	beside.Go(func() { r.learnGateways(ctx) })
+	var helpers sync.WaitGroup
+	helpers.Go(func() { r.groups.run(ctx) })
+	helpers.Go(func() { r.pollGateways(ctx) })
 	r.loop(ctx)
-	beside.Wait()
+	helpers.Wait()
 	return nil
 }
 
@@ -156,6 +192,7 @@ func (r *Responder) loop(ctx context.Context) {
 	defer check.Stop()
 	due := time.NewTimer(0)
 	defer due.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -165,11 +202,11 @@ func (r *Responder) loop(ctx context.Context) {
 		case <-check.C:
 			k.sync()
 		case n := <-r.notices:
-			k.handle(n)
+			k.handleNotice(n)
 		case <-due.C:
 		}
 
-		due.Reset(k.work())
-		r.announcing.Store(k.announcing())
+		due.Reset(k.sendDue())
+		r.published.isAnnouncing.Store(k.announcing())
 	}
 }

@@ -40,7 +40,7 @@ func TestState(t *testing.T) {
 		if diff := cmp.Diff(want, p.State(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		group := func(index int) membership { return membership{index, addr("ff02::1:ff00:100")} }
+		group := func(index int) groupMembership { return groupMembership{index, addr("ff02::1:ff00:100")} }
 		if diff := cmp.Diff(map[string]bool{group(2).String(): true, group(3).String(): true}, joined(p.Responder)); diff != "" {
 			t.Errorf("groups (-want +got):\n%s", diff)
 		}
@@ -65,7 +65,7 @@ func TestNoLinkYet(t *testing.T) {
 		lan := newFakeLAN(eth0, lb.Interface{Index: 9, Name: "veth1", MAC: otherMAC, Up: true, NoClients: true})
 		r := lan.responder()
 		calls := 0
-		r.changed = func() { calls++ }
+		r.config.Changed = func() { calls++ }
 		k := newKeeper(r)
 		r.Set(tt.before)
 		k.sync()
@@ -111,9 +111,9 @@ func (o otherKind) Collect(ch chan<- prometheus.Metric) {
 func TestMetrics(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, announced)
-		p.lan.wire("eth0", p.protocols[0]).in <- arpRequest(v4, nil)
-		p.lan.wire("eth0", p.protocols[0]).in <- arpRequest(foreign4, nil)
-		p.lan.wire("eth0", p.protocols[1]).in <- ns(v6, func(s *solicitation) { s.hopLimit = 1 })
+		p.lan.conn("eth0", p.protocols[0]).in <- arpRequest(v4, nil)
+		p.lan.conn("eth0", p.protocols[0]).in <- arpRequest(foreign4, nil)
+		p.lan.conn("eth0", p.protocols[1]).in <- ns(v6, func(s *solicitation) { s.hopLimit = 1 })
 		synctest.Wait()
 		want := `holdfast_l2_announced_addresses{family="IPv4"} 1
 holdfast_l2_announced_addresses{family="IPv6"} 1
@@ -176,28 +176,29 @@ func manyAddresses(n int) []lb.Announcement {
 // Trap: a walk through all Services for each frame (MetalLB: 328 µs at 10,000).
 func BenchmarkLookup(b *testing.B) {
 	p := testPort()
-	p.r.table.Store(newTable(Desired{Announcements: announcing(append(manyAddresses(10_000), ourAnnouncements...))}, Desired{}, &table{}, false, p.r.now()))
+	d := Desired{Announcements: announcing(append(manyAddresses(10_000), ourAnnouncements...))}
+	p.r.table.Store(newTable(d, Desired{}, &addressTable{}, false, p.r.system.clock()))
 	b.Run("table", func(b *testing.B) {
 		l := p.link.Load()
 		for b.Loop() {
-			if t := p.r.table.Load(); t.on(v6, &l.Interface) == nil || t.on(foreign4, &l.Interface) != nil {
+			if t := p.r.table.Load(); t.entryOn(v6, &l.Interface) == nil || t.entryOn(foreign4, &l.Interface) != nil {
 				b.Fatal("wrong")
 			}
 		}
 	})
 	for name, tt := range map[string]struct {
-		frames [families][]byte
-		want   outcome
+		frames [familyCount][]byte
+		want   frameResult
 	}{
-		"foreign": {[families][]byte{arpRequest(foreign4, nil), ns(foreign6, nil)}, notOurs},
-		"ours":    {[families][]byte{arpRequest(v4, nil), ns(v6, nil)}, answered},
+		"foreign": {[familyCount][]byte{arpRequest(foreign4, nil), ns(foreign6, nil)}, notOurs},
+		"ours":    {[familyCount][]byte{arpRequest(v4, nil), ns(v6, nil)}, answered},
 	} {
 		for i, frame := range tt.frames {
 			proto := p.r.protocols[i]
 			b.Run(name+proto.name, func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					if _, out := p.handle(proto, frame); out != tt.want {
+					if _, out := p.answer(proto, frame); out != tt.want {
 						b.Fatal(out)
 					}
 				}
@@ -257,7 +258,7 @@ func TestDrainedThenPoweredOff(t *testing.T) {
 				known[m.claimed] = true
 			}
 		}
-		if unheard := former.counts.handovers[unheard].Load(); len(known) != addresses || unheard != 0 {
+		if unheard := former.counters.handovers[handoverUnheard].Load(); len(known) != addresses || unheard != 0 {
 			t.Errorf("the neighbour knows %d new owners of %d; %d addresses were left without one", len(known), addresses, unheard)
 		}
 	})

@@ -8,311 +8,238 @@ import (
 	"time"
 )
 
-// job is the work for an address. It restarts with another status or phase.
-type job struct {
-	phase  phase
-	status *status
-}
-
-// use is what an item of an address is for.
-type use uint8
-
-const (
-	// steps of the job.
-	steps use = iota
-	// nearDefence and defence answer another's claim: to the machines that we know, and to all neighbours.
-	nearDefence
-	defence
-	// doubt asks all neighbours who else has it.
-	doubt
-)
-
-// key names an item.
-type key struct {
-	addr netip.Addr
-	use  use
-}
-
-// item is a job with its next step, or a defence or a question meanwhile.
-type item struct {
-	key
-	job
-	// number of the step or defence, from 0, and how many machines heard of it by themselves already.
-	number, told int
-	// start of the job, or the last defence. won: the address became ours by a probe.
-	start time.Time
-	won   bool
-	due   time.Time
-	// lane and pos are its place in the queues, pos -1 for none.
-	lane, pos int
-}
-
-// Lanes, in the order in which they are served: others wait for first announcements, and Services for probes. The end
-// of a phase sends nothing.
-const (
-	ending = iota
-	first
-	asking
-	defending
-	repeated
-	refreshing
-	doubting
-
-	lanes
-)
-
-// refreshBatch is how long a later announcement and a question wait for others, so that a thousand addresses wake this
-// process, and all others on the link, five times a second.
+// refreshBatch is how long a later announcement and a duplicate check wait for others, so that a thousand addresses
+// wake this process, and all others on the link, five times a second.
 const refreshBatch = 200 * time.Millisecond
 
 // repeatBatch is the time between two moments at which announcements of new addresses are repeated.
 const repeatBatch = 100 * time.Millisecond
 
-// pace is how far one link is ahead of the steady rate. It outlives the link's port.
-type pace struct {
-	// free is when all frames so far would have left at that rate.
-	free time.Time
-	// defended is the same at half of the rate for defences to single machines: who claims without end must not stop
-	// the repetitions. doubted is when all questions so far who else has an address would have left at their rate.
-	defended, doubted time.Time
-}
-
-// paceSlack is how much a link that is late may catch up.
-const paceSlack = 10 * time.Millisecond
-
-// schedule knows which work is due when on one link, and how fast; it sends nothing.
+// schedule knows which work is due when on one link, and how fast. It sends nothing.
 type schedule struct {
 	timers Timers
-	pace   *pace
-	items  map[key]*item
-	queues [lanes]queue
-	// announced is the number of our addresses, and repeats one of the moments at which announcements are repeated.
-	announced int
-	repeats   time.Time
-	// seldom has every second one of AnnounceTimes, for an address that a probe found free: hardly a neighbour knows
-	// another machine that had it. That is still more often than RFC 5227 asks for (section 2.3), and for as long as a
-	// port of a switch may block at its start.
-	seldom []time.Duration
-	// between chooses a time.
-	between func(low, high time.Duration) time.Duration
+	limit  *rateLimit
+	items  map[itemKey]*item
+	queues [lanes]itemHeap
+	// announcedCount is the number of owned addresses.
+	announcedCount int
+	// repeatOrigin is one of the moments at which announcements are repeated, zero before the first repetition.
+	repeatOrigin time.Time
+	// sparseTimes are every second of AnnounceTimes, for an address that a probe found free: few neighbours have a stale
+	// entry for it. That is still more often than RFC 5227 section 2.3 asks for, and for as long as a switch may block a
+	// port at its start.
+	sparseTimes []time.Duration
+	// random chooses a duration from low to high.
+	random func(low, high time.Duration) time.Duration
 }
 
-func newSchedule(timers Timers, p *pace, between func(low, high time.Duration) time.Duration) *schedule {
-	s := &schedule{timers: timers, pace: p, items: make(map[key]*item), between: between}
+func newSchedule(timers Timers, limit *rateLimit, random func(low, high time.Duration) time.Duration) *schedule {
+	s := &schedule{timers: timers, limit: limit, items: make(map[itemKey]*item), random: random}
 	for i := 0; i < len(timers.AnnounceTimes); i += 2 {
-		s.seldom = append(s.seldom, timers.AnnounceTimes[i])
+		s.sparseTimes = append(s.sparseTimes, timers.AnnounceTimes[i])
 	}
 	return s
 }
 
-func between(low, high time.Duration) time.Duration {
+func randomBetween(low, high time.Duration) time.Duration {
 	return low + rand.N(max(high-low, 0)+1)
 }
 
-// put sets one address's job. A new or changed one starts from the beginning.
-func (s *schedule) put(addr netip.Addr, j job, now time.Time) {
-	if it := s.items[key{addr, steps}]; it == nil || it.job != j {
-		s.start(addr, j, now)
+// setJob sets the job of an address. A new or changed job starts from the beginning.
+func (s *schedule) setJob(addr netip.Addr, j job, at time.Time) {
+	it := s.items[itemKey{addr, steps}]
+	if it == nil || it.job != j {
+		s.startJob(addr, j, at)
 	}
 }
 
-// restart starts the repetitions of an announcement again, at once, but not sooner than after the first one.
-func (s *schedule) restart(addr netip.Addr, now time.Time) {
-	if it := s.items[key{addr, steps}]; it != nil &&
-		it.phase == ours &&
-		it.number > 0 &&
-		now.Sub(it.start) >= s.timers.AnnounceTimes[1] {
-		s.unqueue(it)
-		it.start, it.won, it.number, it.due, it.lane = now, false, 1, now, repeated
-		heap.Push(&s.queues[it.lane], it)
+// repeatAgain begins the repetitions of an announcement again, at once, but not sooner than the first repetition.
+func (s *schedule) repeatAgain(addr netip.Addr, at time.Time) {
+	it := s.items[itemKey{addr, steps}]
+	if it == nil || it.phase != owned || it.step == 0 || at.Sub(it.start) < s.timers.AnnounceTimes[1] {
+		return
 	}
+
+	s.dequeue(it)
+	it.start = at
+	it.isProbed = false
+	it.step = 1
+	it.due = at
+	it.lane = repeatLane
+	heap.Push(&s.queues[it.lane], it)
 }
 
-// restartOne does so for one of the addresses.
-func (s *schedule) restartOne(now time.Time) {
+// repeatOneAgain begins the repetitions of any one owned address again.
+func (s *schedule) repeatOneAgain(at time.Time) {
 	for _, it := range s.items {
-		if it.use == steps && it.phase == ours {
-			s.restart(it.addr, now)
+		if it.purpose == steps && it.phase == owned {
+			s.repeatAgain(it.addr, at)
 			return
 		}
 	}
 }
 
-// defend schedules the defence of an announced address that another machine claimed: shortly for the machines that we
-// know, and for all neighbours, not within DEFEND_INTERVAL of the last such defence (RFC 5227 section 2.4). A claim
-// that comes sooner is answered when that is over, and claims that come meanwhile count as one.
-func (s *schedule) defend(addr netip.Addr, now time.Time) {
-	own := s.items[key{addr, steps}]
-	if own == nil || own.phase != ours {
+// defend schedules the defence of an owned address that another machine claimed: soon to the known machines, and to all
+// neighbours, not within DEFEND_INTERVAL of the last such defence (RFC 5227 section 2.4). A claim within it is answered
+// at its end. All claims until then count as one.
+func (s *schedule) defend(addr netip.Addr, at time.Time) {
+	own := s.items[itemKey{addr, steps}]
+	if own == nil || own.phase != owned {
 		return
 	}
-	s.extra(key{addr, nearDefence}, own.job, defending, now.Add(nearDefendWait), nearDefendInterval)
-	s.extra(key{addr, defence}, own.job, repeated, now, defendInterval)
+
+	s.enqueueExtra(itemKey{addr, directDefence}, own.job, defendLane, at.Add(nearDefendWait), nearDefendInterval)
+	s.enqueueExtra(itemKey{addr, defence}, own.job, repeatLane, at, defendInterval)
 }
 
-// early reports whether an address became ours by a probe so lately that another machine may yet answer that.
-func (s *schedule) early(addr netip.Addr, now time.Time) bool {
-	it := s.items[key{addr, steps}]
-	return it != nil && it.phase == ours && it.won && now.Sub(it.start) < lateTime
+// isRecentlyProbed reports whether a probe found an address free less than lateAnswerTime ago: a late answer to the
+// probe may still come.
+func (s *schedule) isRecentlyProbed(addr netip.Addr, at time.Time) bool {
+	it := s.items[itemKey{addr, steps}]
+	return it != nil && it.phase == owned && it.isProbed && at.Sub(it.start) < lateAnswerTime
 }
 
-// doubt asks who else has an announced address, at a time at the earliest.
-func (s *schedule) doubt(addr netip.Addr, due time.Time) {
-	if own := s.items[key{addr, steps}]; own != nil && own.phase == ours {
-		s.extra(key{addr, doubt}, own.job, doubting, due, 0)
+// checkDuplicate schedules a duplicate check of an owned address, for due at the earliest.
+func (s *schedule) checkDuplicate(addr netip.Addr, due time.Time) {
+	own := s.items[itemKey{addr, steps}]
+	if own != nil && own.phase == owned {
+		s.enqueueExtra(itemKey{addr, duplicateCheck}, own.job, checkLane, due, 0)
 	}
 }
 
-// extra queues a defence or a question, for due at the earliest and so long after the last one, unless it is queued for
-// sooner.
-func (s *schedule) extra(k key, j job, lane int, due time.Time, interval time.Duration) {
+// enqueueExtra queues a defence or a duplicate check, for due at the earliest and at least interval after the last
+// item. An item that is queued for a sooner time stays.
+func (s *schedule) enqueueExtra(k itemKey, j job, lane int, due time.Time, interval time.Duration) {
 	it := s.items[k]
 	if it == nil {
-		it = &item{key: k, job: j, lane: lane, pos: -1}
+		it = &item{itemKey: k, job: j, lane: lane, pos: -1}
 		s.items[k] = it
 	}
 
 	due = later(due, it.start.Add(interval))
-	if it.pos >= 0 && !due.Before(it.due) {
+	isQueued := it.pos >= 0
+	if isQueued && !due.Before(it.due) {
 		return
 	}
 
-	s.unqueue(it)
+	s.dequeue(it)
 	it.due = due
 	heap.Push(&s.queues[it.lane], it)
 }
 
-func (s *schedule) start(addr netip.Addr, j job, now time.Time) {
-	it := &item{key: key{addr, steps}, job: j, start: now}
-	if before := s.items[it.key]; before != nil {
-		it.won = before.phase == probing
+func (s *schedule) startJob(addr netip.Addr, j job, at time.Time) {
+	it := &item{itemKey: itemKey{addr, steps}, job: j, start: at}
+	if before := s.items[it.itemKey]; before != nil {
+		it.isProbed = before.phase == probing
 	}
 
-	s.drop(addr)
-	s.items[it.key] = it
-	if j.phase == ours {
-		s.announced++
-		s.doubt(addr, now.Add(settleTime))
+	s.remove(addr)
+	s.items[it.itemKey] = it
+	if j.phase == owned {
+		s.announcedCount++
+		s.checkDuplicate(addr, at.Add(moveTime))
 	}
 
-	s.queue(it, now)
+	s.enqueue(it, at)
 }
 
-func (s *schedule) drop(addr netip.Addr) {
-	for _, u := range [...]use{steps, nearDefence, defence, doubt} {
-		it := s.items[key{addr, u}]
+// remove removes all items of an address.
+func (s *schedule) remove(addr netip.Addr) {
+	for p := range purposes {
+		it := s.items[itemKey{addr, p}]
 		if it == nil {
 			continue
 		}
 
-		s.unqueue(it)
-		delete(s.items, it.key)
-		if u == steps && it.phase == ours {
-			s.announced--
+		s.dequeue(it)
+		delete(s.items, it.itemKey)
+		if p == steps && it.phase == owned {
+			s.announcedCount--
 		}
 	}
 }
 
-// due returns the item whose step is next, nil if none is due.
-func (s *schedule) due(now time.Time) *item {
+// nextDue returns the item whose step is next, nil if none is due.
+func (s *schedule) nextDue(at time.Time) *item {
 	for lane, q := range s.queues {
-		if len(q) > 0 && !s.opens(lane).After(now) {
+		if len(q) > 0 && !s.opensAt(lane).After(at) {
 			return q[0]
 		}
 	}
 	return nil
 }
 
-// opens returns when the first item of a lane may go: when it is due, and the pace admits it.
-func (s *schedule) opens(lane int) time.Time {
-	due, batch := s.queues[lane][0].due, -s.timers.frames(int(quietRate*refreshBatch/time.Second))
-	switch lane {
-	case ending:
+// opensAt returns when the first item of a lane may go: when it is due, and the rate limit admits it.
+func (s *schedule) opensAt(lane int) time.Time {
+	due := s.queues[lane][0].due
+	if lane == endLane {
 		return due
-	case first, asking:
-		return later(due, s.pace.free.Add(-s.timers.frames(burst)))
-	case repeated, refreshing: // a batch at once
-		return later(due, s.pace.free.Add(batch))
-	case doubting:
-		return later(due, later(s.pace.free.Add(batch), s.pace.doubted.Add(-refreshBatch)))
-	case defending:
-		half := -s.timers.frames(burst / 2)
-		return later(due, later(s.pace.free, s.pace.defended).Add(half))
 	}
 
-	return later(due, s.pace.free)
+	return later(due, s.limit.admitsAt(lane, s.timers))
 }
 
-// roomy reports whether half of the burst holds all that waits for its first announcement, and more.
-func (s *schedule) roomy(now time.Time) bool {
-	return s.pace.free.Sub(now) < s.timers.frames(burst/2-len(s.queues[first]))
+// hasRoom reports whether all waiting first announcements fit into half of the burst.
+func (s *schedule) hasRoom(at time.Time) bool {
+	return s.limit.frames.Sub(at) < s.timers.frames(burst/2-len(s.queues[firstLane]))
 }
 
 // spend accounts for frames on the link.
-func (s *schedule) spend(frames int, lane int, now time.Time) {
-	s.pace.free = later(s.pace.free, now.Add(-paceSlack)).Add(s.timers.frames(frames))
-	switch lane {
-	case defending:
-		s.pace.defended = later(s.pace.defended, now.Add(-paceSlack)).Add(2 * s.timers.frames(frames))
-	case doubting:
-		s.pace.doubted = later(s.pace.doubted, now).Add(time.Second / quietRate)
-	}
-}
+func (s *schedule) spend(frames, lane int, at time.Time) { s.limit.spend(frames, lane, s.timers, at) }
 
-// done schedules the following step of an item. A defence or a question waits for another claim.
-func (s *schedule) done(it *item, now time.Time) {
-	s.unqueue(it)
-	it.number++
-	it.told = 0
-	switch it.use {
+// complete schedules the step of an item that follows the present one. A defence waits for another claim, and a
+// duplicate check is removed.
+func (s *schedule) complete(it *item, at time.Time) {
+	s.dequeue(it)
+	it.step++
+	it.notified = 0
+	switch it.purpose {
 	case steps:
-		at := it.due
-		if it.number == 1 || now.Sub(at) > paceSlack {
-			at = now
+		base := it.due
+		if it.step == 1 || at.Sub(base) > paceSlack {
+			base = at
 		}
-		s.queue(it, at)
-	case doubt: // the next one need not keep a distance
-		delete(s.items, it.key)
+		s.enqueue(it, base)
+	case duplicateCheck: // the next one need not keep a distance
+		delete(s.items, it.itemKey)
 	default:
-		it.start = now
+		it.start = at
 	}
 }
 
-// queue finds when the next step of an item is due, and queues it for that time. Steps keep their distance if the pace
-// delays one of them, but what timers are late does not add up, since a Service waits for the end. Repetitions change
-// their order, so that a router that takes some of them does not lose the same ones each time.
-func (s *schedule) queue(it *item, now time.Time) {
-	times, end := s.timers.times(it.phase)
-	if it.phase == probing && now.Sub(it.status.left) < leftTime && len(*it.status.conflicts.Load()) == 0 {
-		times, end = times[:1], time.Nanosecond
+// phaseTimes returns when the steps of an item's phase are due, and when the phase ends, both since its start. An end
+// of 0 is never.
+func (s *schedule) phaseTimes(it *item, at time.Time) (times []time.Duration, end time.Duration) {
+	times, end = s.timers.times(it.phase)
+	switch {
+	case it.phase == probing && it.status.isReclaimed(at):
+		return times[:1], time.Nanosecond
+	case it.phase == owned && it.isProbed:
+		return s.sparseTimes, end
 	}
 
-	if it.won && it.phase == ours {
-		times = s.seldom
-	}
+	return times, end
+}
 
-	it.lane, it.pos = repeated, -1
-	var before time.Duration
-	if it.number > 0 && it.number <= len(times) {
-		before = times[it.number-1]
+// enqueue queues an item for its next step. base is when the last step was due, or when the job started. Steps keep
+// their distance if the rate limit delays one of them. Late timers do not add up, since a Service waits for the end.
+func (s *schedule) enqueue(it *item, base time.Time) {
+	times, end := s.phaseTimes(it, base)
+	it.lane, it.pos = repeatLane, -1
+	var last time.Duration
+	if it.step > 0 && it.step <= len(times) {
+		last = times[it.step-1]
 	}
 
 	switch {
-	case it.number < len(times):
-		wait := times[it.number] - before
-		it.due = now.Add(wait)
-		switch {
-		case it.phase == ours && it.number == 0:
-			it.lane = first
-		case it.phase == ours:
-			it.due = s.together(now.Add(s.between(wait, wait+max(0, wait/4-repeatBatch))))
-		default:
-			it.lane = asking
-		}
-	case it.phase == ours:
-		it.lane, it.due = refreshing, now.Add(s.between(s.timers.refresh(s.announced)))
-	case it.number == len(times) && end > 0:
-		it.lane, it.due = ending, now.Add(end-before)
+	case it.step < len(times):
+		it.lane, it.due = s.nextStep(it, base, times[it.step]-last)
+	case it.phase == owned:
+		it.lane = refreshLane
+		it.due = base.Add(s.random(s.timers.refresh(s.announcedCount)))
+	case it.step == len(times) && end > 0:
+		it.lane = endLane
+		it.due = base.Add(end - last)
 	default:
 		return
 	}
@@ -320,15 +247,30 @@ func (s *schedule) queue(it *item, now time.Time) {
 	heap.Push(&s.queues[it.lane], it)
 }
 
-// together returns when repetitions of others are due too, at the time or after it: each wake-up costs.
-func (s *schedule) together(at time.Time) time.Time {
-	if s.repeats.IsZero() {
-		s.repeats = at
+// nextStep returns the lane and the time of the next step of an item, wait after base. Repetitions change their order,
+// so that a router that takes only some of them does not lose the same ones each time.
+func (s *schedule) nextStep(it *item, base time.Time, wait time.Duration) (lane int, due time.Time) {
+	switch {
+	case it.phase != owned:
+		return probeLane, base.Add(wait)
+	case it.step == 0:
+		return firstLane, base.Add(wait)
 	}
-	return at.Add((repeatBatch - at.Sub(s.repeats)%repeatBatch) % repeatBatch)
+
+	longest := wait + max(0, wait/4-repeatBatch)
+	return repeatLane, s.alignRepeat(base.Add(s.random(wait, longest)))
 }
 
-func (s *schedule) unqueue(it *item) {
+// alignRepeat returns the first moment at which announcements are repeated, at the given time or after it: each wake-up
+// costs.
+func (s *schedule) alignRepeat(at time.Time) time.Time {
+	if s.repeatOrigin.IsZero() {
+		s.repeatOrigin = at
+	}
+	return at.Add((repeatBatch - at.Sub(s.repeatOrigin)%repeatBatch) % repeatBatch)
+}
+
+func (s *schedule) dequeue(it *item) {
 	if it.pos >= 0 {
 		heap.Remove(&s.queues[it.lane], it.pos)
 		it.pos = -1
@@ -338,16 +280,16 @@ func (s *schedule) unqueue(it *item) {
 // never is the time until the next task where there is none.
 const never time.Duration = math.MaxInt64
 
-// next returns the time until the next task may go.
-func (s *schedule) next(now time.Time) time.Duration {
+// untilNext returns the time until the next task may go, never if there is none.
+func (s *schedule) untilNext(at time.Time) time.Duration {
 	wait := never
 	for lane, q := range s.queues {
 		if len(q) == 0 {
 			continue
 		}
 
-		until := s.opens(lane).Sub(now)
-		if lane == refreshing || lane == doubting {
+		until := s.opensAt(lane).Sub(at)
+		if lane == refreshLane || lane == checkLane {
 			until += refreshBatch
 		}
 
@@ -355,37 +297,4 @@ func (s *schedule) next(now time.Time) time.Duration {
 	}
 
 	return wait
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// queue is a heap of items, ordered by due time.
-type queue []*item
-
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].pos, q[j].pos = i, j
-}
-
-// Push is for container/heap.
-func (q *queue) Push(x any) {
-	it := x.(*item)
-	it.pos = len(*q)
-	*q = append(*q, it)
-}
-
-// Pop is for container/heap.
-func (q *queue) Pop() any {
-	old := *q
-	it := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
-	return it
 }

@@ -75,7 +75,7 @@ func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
 		r := lan.responder()
-		r.between = between
+		r.system.random = randomBetween
 		defer run(t, r)()
 		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		sentFor(lan, 45*time.Second)
@@ -107,41 +107,41 @@ func TestRefresh(t *testing.T) {
 //
 // Trap: 10,000 dual-stack addresses make some hundred broadcasts a second to every host, for ever.
 func TestRefreshOfMany(t *testing.T) {
-	for _, tt := range []struct{ addresses, most int }{{20_000, quietRate}, {1000, 1000/45 + 1}, {1, 1}} {
+	for _, tt := range []struct{ addresses, maxPerSecond int }{{20_000, quietRate}, {1000, 1000/45 + 1}, {1, 1}} {
 		timers := Timers{}.withDefaults()
-		now := time.Unix(0, 0)
+		at := time.Unix(0, 0)
 		timers.Rate = 1_000_000 // not what is tested
-		s := newSchedule(timers, &pace{}, between)
-		owned, gone := job{phase: ours, status: newStatus(ours)}, netip.MustParseAddr("2001:db8:2::")
+		s := newSchedule(timers, &rateLimit{}, randomBetween)
+		ownedJob, gone := job{phase: owned, status: newStatus(owned)}, netip.MustParseAddr("2001:db8:2::")
 		addr := netip.MustParseAddr("2001:db8:1::")
 		for range tt.addresses {
 			addr = addr.Next()
-			s.put(addr, owned, now)
+			s.setJob(addr, ownedJob, at)
 		}
-		s.put(gone, owned, now)
-		s.drop(gone)
+		s.setJob(gone, ownedJob, at)
+		s.remove(gone)
 		last := map[netip.Addr]bool{}
 		sent := 0
 		do := func() {
-			for it := s.due(now); it != nil; it = s.due(now) {
+			for it := s.nextDue(at); it != nil; it = s.nextDue(at) {
 				sent++
 				last[it.addr] = true
-				s.done(it, now)
+				s.complete(it, at)
 			}
 		}
 		for range 60 {
-			now = now.Add(time.Second)
+			at = at.Add(time.Second)
 			do()
 		}
 		sent = 0
 		clear(last)
 		_, longest := timers.refresh(tt.addresses)
-		for end := now.Add(2 * longest); now.Before(end); now = now.Add(time.Second) {
+		for end := at.Add(2 * longest); at.Before(end); at = at.Add(time.Second) {
 			do()
 		}
 		perSecond := float64(sent) / (2 * longest).Seconds()
-		if perSecond > 1.1*float64(tt.most) || len(last) < tt.addresses {
-			t.Errorf("%d addresses: %.1f a second, want %d; %d had their turn", tt.addresses, perSecond, tt.most, len(last))
+		if perSecond > 1.1*float64(tt.maxPerSecond) || len(last) < tt.addresses {
+			t.Errorf("%d addresses: %.1f a second, want %d; %d had their turn", tt.addresses, perSecond, tt.maxPerSecond, len(last))
 		}
 	}
 }
@@ -149,32 +149,32 @@ func TestRefreshOfMany(t *testing.T) {
 // Later announcements wake the process five times a second at most, however many addresses there are, and fall behind by no more than that.
 func TestRefreshTogether(t *testing.T) {
 	timers := Timers{}.withDefaults()
-	now := time.Unix(0, 0)
-	s := newSchedule(timers, &pace{}, between)
+	at := time.Unix(0, 0)
+	s := newSchedule(timers, &rateLimit{}, randomBetween)
 	for _, a := range manyAddresses(3000) {
-		s.put(a.Address, job{phase: ours, status: newStatus(ours)}, now)
+		s.setJob(a.Address, job{phase: owned, status: newStatus(owned)}, at)
 	}
 	wakes, sent := 0, 0
-	quiet := now.Add(5 * time.Minute) // past the first announcements
-	for end := quiet.Add(5 * time.Minute); now.Before(end); {
-		now = now.Add(s.next(now))
-		if now.After(quiet) {
+	quiet := at.Add(5 * time.Minute) // past the first announcements
+	for end := quiet.Add(5 * time.Minute); at.Before(end); {
+		at = at.Add(s.untilNext(at))
+		if at.After(quiet) {
 			wakes++
 		}
-		for it := s.due(now); it != nil; it = s.due(now) {
-			if it.use != steps {
-				s.done(it, now)
+		for it := s.nextDue(at); it != nil; it = s.nextDue(at) {
+			if it.purpose != steps {
+				s.complete(it, at)
 				continue
 			}
-			if now.After(quiet) {
+			if at.After(quiet) {
 				sent++
-				if late := now.Sub(it.due); late > 2*refreshBatch {
+				if late := at.Sub(it.due); late > 2*refreshBatch {
 					t.Fatalf("%v is announced again %v late", it.addr, late)
 				}
 			}
 			lane := it.lane
-			s.done(it, now)
-			s.spend(1, lane, now)
+			s.complete(it, at)
+			s.spend(1, lane, at)
 		}
 	}
 	if perSecond := float64(wakes) / 300; perSecond > 5 || sent < 45*300 {
@@ -191,7 +191,7 @@ func TestSetTwiceIsSilent(t *testing.T) {
 		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, announced)
 		p.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		p.Kick()
-		if got := sentFor(p.lan, 28*time.Second); got != nil || p.lan.opened != kinds {
+		if got := sentFor(p.lan, 28*time.Second); got != nil || p.lan.opened != protocolCount {
 			t.Errorf("sent %v, opened %d wires", got, p.lan.opened)
 		}
 	})
@@ -226,7 +226,7 @@ func TestAnnouncedAnew(t *testing.T) {
 		{"one more link", func(p *play) { p.links(eth0, eth1) }, 2, repairs},
 		{"gone", func(p *play) { p.links() }, 0, repairs},
 		{"down and up", func(p *play) { p.links(down); p.links(eth0) }, 2, repairLink},
-		{"socket broken", func(p *play) { p.lan.wire("eth0", p.protocols[1]).Close() }, 2, repairSocket},
+		{"socket broken", func(p *play) { p.lan.conn("eth0", p.protocols[1]).Close() }, 2, repairSocket},
 		{"removed and set again", func(p *play) {
 			p.Set(Desired{})
 			synctest.Wait()
@@ -242,13 +242,13 @@ func TestAnnouncedAnew(t *testing.T) {
 				}
 				groups, group := map[string]bool{}, netip.MustParseAddr("ff02::1:ff00:100")
 				for _, l := range p.lan.snapshot() {
-					groups[membership{l.Index, group}.String()] = true
+					groups[groupMembership{l.Index, group}.String()] = true
 				}
 				if diff := cmp.Diff(groups, joined(p.Responder)); diff != "" {
 					t.Errorf("groups (-want +got):\n%s", diff)
 				}
-				for kind := range p.counts.repairs {
-					if n := p.counts.repairs[kind].Load(); (n == 1) != (kind == tt.repaired) {
+				for kind := range p.counters.repairs {
+					if n := p.counters.repairs[kind].Load(); (n == 1) != (kind == tt.repaired) {
 						t.Errorf("%d repairs of kind %d", n, kind)
 					}
 				}
@@ -341,29 +341,29 @@ func TestOpenFails(t *testing.T) {
 		if got := sentFor(lan, 2*time.Second); len(got) == 0 {
 			t.Error("nothing announced once the link can be opened")
 		}
-		if n := r.counts.repairs[repairSocket].Load(); n != 0 {
+		if n := r.counters.repairs[repairSocket].Load(); n != 0 {
 			t.Errorf("%d repairs of what was never there", n)
 		}
 	})
 }
 
-// A failing socket is reopened at once, and counted. One that fails as soon as it is
+// A failing socket is reopened at once, and counted. A socket that fails as soon as it is
 // open is retried periodically, not in a tight loop.
 //
 // Trap: an address vanishes until the pod is restarted (kube-vip #475, Cilium #26586).
 func TestSocketRepairs(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.settle(Desired{Announcements: announcing(ourAnnouncements)}, announced)
-		repaired := func() uint64 { return p.counts.repairs[repairSocket].Load() }
-		p.lan.wire("eth0", p.protocols[0]).Close()
+		repaired := func() uint64 { return p.counters.repairs[repairSocket].Load() }
+		p.lan.conn("eth0", p.protocols[0]).Close()
 		synctest.Wait()
-		if repaired() != 1 || p.lan.wire("eth0", p.protocols[0]) == nil {
+		if repaired() != 1 || p.lan.conn("eth0", p.protocols[0]) == nil {
 			t.Errorf("%d repairs at once", repaired())
 		}
 		p.lan.mu.Lock()
 		p.lan.dead = true
 		p.lan.mu.Unlock()
-		p.lan.wire("eth0", p.protocols[0]).Close()
+		p.lan.conn("eth0", p.protocols[0]).Close()
 		sentFor(p.lan, 10*time.Second)
 		if n := repaired(); n < 5 || n > 20 {
 			t.Errorf("%d repairs in 10 s", n)
@@ -373,25 +373,25 @@ func TestSocketRepairs(t *testing.T) {
 
 // Addresses that come one after the other are repeated together, and leave nothing but their next announcement behind.
 func TestRepeatedTogether(t *testing.T) {
-	s := newSchedule(Timers{}.withDefaults(), &pace{}, between)
+	s := newSchedule(Timers{}.withDefaults(), &rateLimit{}, randomBetween)
 	const every, addresses = 50 * time.Millisecond, 1200
 	start := time.Unix(0, 0)
-	now, wakes, sent := start, 0, 0
+	at, wakes, sent := start, 0, 0
 	for i := range uint32(addresses) {
 		come := start.Add(time.Duration(i) * every)
-		for wait := s.next(now); now.Add(wait).Before(come); wait = s.next(now) {
-			now = now.Add(wait)
+		for wait := s.untilNext(at); at.Add(wait).Before(come); wait = s.untilNext(at) {
+			at = at.Add(wait)
 			wakes++
-			for it := s.due(now); it != nil; it = s.due(now) {
+			for it := s.nextDue(at); it != nil; it = s.nextDue(at) {
 				sent++
-				s.spend(1, it.lane, now)
-				s.done(it, now)
+				s.spend(1, it.lane, at)
+				s.complete(it, at)
 			}
 		}
-		now = come
-		s.put(address4(10<<24+i), job{phase: ours, status: newStatus(ours)}, now)
+		at = come
+		s.setJob(address4(10<<24+i), job{phase: owned, status: newStatus(owned)}, at)
 	}
-	if most := int(settleTime / every); len(s.items) > addresses+most+1 {
+	if maxChecks := int(moveTime / every); len(s.items) > addresses+maxChecks+1 {
 		t.Errorf("%d items of %d addresses", len(s.items), addresses)
 	}
 	if wakes > sent/2 {
@@ -408,7 +408,7 @@ func TestRemovedBeforeSync(t *testing.T) {
 	r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 	k.sync()
 	r.Set(Desired{})
-	k.work()
+	k.sendDue()
 	if n := len(lan.out); n != 0 {
 		t.Errorf("%d frames sent", n)
 	}

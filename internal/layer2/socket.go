@@ -23,21 +23,21 @@ type socket struct {
 	fd    int
 }
 
-// open opens a socket for frames that pass the program.
+// open opens a socket for frames that pass the program. If that fails, the socket has the descriptor -1.
 func open(l lb.Interface, p protocol, program []bpf.Instruction) (socket, error) {
-	refused := func(err error) (socket, error) {
-		return socket{l, p, -1}, fmt.Errorf("open %s socket on %s: %w", p.name, l.Name, err)
+	fail := func(err error) (socket, error) {
+		return socket{link: l, proto: p, fd: -1}, fmt.Errorf("open %s socket on %s: %w", p.name, l.Name, err)
 	}
 
 	// Protocol 0 receives nothing (packet(7)) until the filter is set.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return refused(err)
+		return fail(err)
 	}
 
-	s := socket{l, p, fd}
+	s := socket{link: l, proto: p, fd: fd}
 	if err := s.SetFilter(program); err != nil {
-		return refused(errors.Join(err, unix.Close(fd)))
+		return fail(errors.Join(err, unix.Close(fd)))
 	}
 
 	// More than net.core.rmem_max needs CAP_NET_ADMIN.
@@ -45,15 +45,16 @@ func open(l lb.Interface, p protocol, program []bpf.Instruction) (socket, error)
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
 
-	bigEndian := uint16(p.etherType)<<8 | uint16(p.etherType)>>8
+	bigEndian := p.etherType<<8 | p.etherType>>8
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: l.Index}); err != nil {
-		return refused(errors.Join(err, unix.Close(fd)))
+		return fail(errors.Join(err, unix.Close(fd)))
 	}
 
 	return s, nil
 }
 
-// Try opens a packet socket and closes it: without packet sockets the node answers neither ARP nor NDP on any link.
+// Try opens a packet socket and closes it. Without packet sockets it returns an error: the node then answers neither
+// ARP nor NDP on any link.
 func Try() error {
 	// Protocol 0 receives nothing (packet(7)).
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
@@ -68,8 +69,8 @@ func (s socket) SetFilter(program []bpf.Instruction) error {
 	return rt.Attach(s.fd, unix.SO_ATTACH_FILTER, receivedBy(s.link.Index, program))
 }
 
-// Offer sends a frame if the link takes it at once, and reports whether it did.
-func (s socket) Offer(frame []byte) (taken bool, err error) {
+// TryWrite sends a frame if the link takes it at once, and reports whether it did.
+func (s socket) TryWrite(frame []byte) (hasSent bool, err error) {
 	for {
 		switch _, err := unix.Write(s.fd, frame); err {
 		case nil:
@@ -83,36 +84,36 @@ func (s socket) Offer(frame []byte) (taken bool, err error) {
 	}
 }
 
-// wire reads and writes whole Ethernet frames of one protocol on a link, one per call. Only Read and Write wait, and
-// only they may be called beside the other methods.
-type wire interface {
+// frameConn reads and writes whole Ethernet frames of one protocol on a link, one per call. Only Read and Write wait,
+// and only they may be called concurrently with the other methods.
+type frameConn interface {
 	Read(frame []byte) (int, error)
 	Write(frame []byte) (int, error)
-	Offer(frame []byte) (taken bool, err error)
+	TryWrite(frame []byte) (hasSent bool, err error)
 	SetFilter(program []bpf.Instruction) error
 	Close() error
 }
 
-// reading is the wire of a real link: its socket, with Go's poller to wait for it.
-type reading struct {
+// polledSocket is the frameConn of a real link: its socket, with Go's poller to wait for it.
+type polledSocket struct {
 	socket
 	*os.File
 }
 
-// listen opens a wire that receives nothing about any address until its filter is set.
-func listen(l lb.Interface, p protocol) (wire, error) {
+// listen opens a connection that receives nothing about any address until its filter is set.
+func listen(l lb.Interface, p protocol) (frameConn, error) {
 	s, err := open(l, p, p.filter(nil))
 	if err != nil {
 		return nil, err
 	}
-	return reading{s, os.NewFile(uintptr(s.fd), l.Name)}, nil
+	return polledSocket{s, os.NewFile(uintptr(s.fd), l.Name)}, nil
 }
 
 // writeTimeout bounds how long an answer waits for a blocked link. It delays only other answers there.
 const writeTimeout = 50 * time.Millisecond
 
 // Write sends one frame to the destination in its header.
-func (w reading) Write(frame []byte) (int, error) {
+func (w polledSocket) Write(frame []byte) (int, error) {
 	if err := w.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return 0, err
 	}
@@ -123,30 +124,32 @@ func (w reading) Write(frame []byte) (int, error) {
 type tap struct {
 	socket
 	frame [maxFrame]byte
-	// failed: the link went down or vanished, or the socket could not be opened.
-	failed bool
+	// hasFailed reports whether the link went down or vanished, or the socket could not be opened.
+	hasFailed bool
 }
 
 // tapBatch is how many frames are read at once, so that a flood does not block the caller.
 const tapBatch = 4096
 
-// openTap opens a tap for frames that pass the program. If that fails the result has failed set.
+// openTap opens a tap for frames that pass the program. If that fails the tap has hasFailed set.
 func openTap(l lb.Interface, p protocol, program []bpf.Instruction) (*tap, error) {
 	s, err := open(l, p, program)
-	return &tap{socket: s, failed: err != nil}, err
+	return &tap{socket: s, hasFailed: err != nil}, err
 }
 
 // send sends one frame without waiting for a blocked link. It reports whether the frame was sent.
 func (e *tap) send(frame []byte) bool {
-	taken, err := e.Offer(frame)
-	e.failed = e.failed || err != nil
-	return taken
+	hasSent, err := e.TryWrite(frame)
+	if err != nil {
+		e.hasFailed = true
+	}
+	return hasSent
 }
 
 // receive calls handle with each frame that has arrived. The frame is valid only during the call.
 func (e *tap) receive(handle func(frame []byte)) {
 	for range tapBatch {
-		if e.failed {
+		if e.hasFailed {
 			return
 		}
 
@@ -158,7 +161,7 @@ func (e *tap) receive(handle func(frame []byte)) {
 			return
 		default:
 			// A link that goes down or vanishes fails its sockets (packet(7)).
-			e.failed = true
+			e.hasFailed = true
 		}
 	}
 }
@@ -169,12 +172,12 @@ func (e *tap) close() {
 	}
 }
 
-// await waits until a frame or an error arrives at one of the taps, at most this long.
-func await(taps []*tap, longest time.Duration) {
-	var fds [2 * kinds]unix.PollFd // no allocation for one or two links
+// waitForFrame waits until a frame or an error arrives at one of the taps, at most this long.
+func waitForFrame(taps []*tap, longest time.Duration) {
+	var fds [2 * protocolCount]unix.PollFd // no allocation for one or two links
 	waiting := fds[:0]
 	for _, e := range taps {
-		if !e.failed {
+		if !e.hasFailed {
 			waiting = append(waiting, unix.PollFd{Fd: int32(e.fd), Events: unix.POLLIN})
 		}
 	}

@@ -20,118 +20,146 @@ type Desired struct {
 	// Speakers are the MACs of the links of all speakers, including this one: their claims
 	// are no conflicts.
 	Speakers map[lb.MAC]bool
-	// Owners are the nodes that announce addresses: who asks for one of another node is a machine worth knowing.
+	// Owners are the nodes that announce addresses. A machine that asks for an address of another node is recorded as a
+	// foreign machine.
 	Owners lb.Map[netip.Addr, string]
 }
 
-// table is the desired set, prepared for lookups. It is immutable, so readers need no
+// addressTable is the desired set, prepared for lookups. It is immutable, so readers need no
 // lock; only the status of an address changes.
-type table struct {
-	// of is what the table was made of.
-	of      Desired
-	entries lb.Map[netip.Addr, *entry]
-	// named counts the addresses that name each link.
-	named map[string]int
-	// left is when addresses were taken from us that no machine has since, as far as we know.
-	left map[netip.Addr]time.Time
-	// leaves are the addresses that are answered for only until their new owner is heard; offered: others too, since
-	// Offer.
-	leaves  []netip.Addr
-	offered atomic.Bool
+type addressTable struct {
+	// desired is what the table was made of.
+	desired Desired
+	entries lb.Map[netip.Addr, *tableEntry]
+	// linkUses counts the addresses that name each link.
+	linkUses map[string]int
+	// releasedAt is when addresses were released that no other machine took since, as far as this node knows.
+	releasedAt map[netip.Addr]time.Time
+	// handovers are the addresses that are answered only until their new owner is heard.
+	handovers []netip.Addr
+	// isOffered reports whether Offer was called since: any address may then be in the phase offered.
+	isOffered atomic.Bool
 }
 
-// leftTime is for how long an address that was ours counts as free when it comes back: its Service had no endpoint for
-// a moment.
-const leftTime = time.Minute
+// reclaimTime is how long a released address counts as free when this node gets it back, for example because its
+// Service had no endpoint for a moment.
+const reclaimTime = time.Minute
 
-// entry is one address.
-type entry struct {
-	// links by name that answer for it; empty means all usable ones.
+// tableEntry is one address.
+type tableEntry struct {
+	// links are the names of the links that answer for it, sorted. None means all usable links.
 	links []string
-	// mac to answer with, zero for the link's own.
+	// mac is the MAC to answer with, zero for the link's own.
 	mac lb.MAC
 	*status
 }
 
-// newTable makes a table of what can be announced: of the old one, with what changed since before was desired. Statuses
-// continue, except after a lapse: then all our addresses start from the beginning.
-func newTable(d, before Desired, old *table, lapsed bool, now time.Time) *table {
-	t := &table{of: d, named: make(map[string]int), left: make(map[netip.Addr]time.Time)}
-	maps.Copy(t.named, old.named)
-	at := slices.Clone(old.leaves)
-	if lapsed || old.offered.Load() {
-		at = slices.AppendSeq(slices.Collect(old.entries.Keys()), d.Announcements.Keys())
-	} else {
-		before.Announcements.Changes(d.Announcements, func(a netip.Addr, _, _ *lb.Announcement, _, _ bool) { at = append(at, a) })
+// newTable makes a table of the old one with the addresses that differ between before and d. Statuses continue, except
+// after a lapse of the lease: then all owned addresses start from the beginning.
+func newTable(d, before Desired, old *addressTable, lapsed bool, at time.Time) *addressTable {
+	t := &addressTable{
+		desired:    d,
+		linkUses:   make(map[string]int),
+		releasedAt: make(map[netip.Addr]time.Time),
 	}
+	maps.Copy(t.linkUses, old.linkUses)
 
-	t.entries = old.entries.With(slices.Values(at), func(a netip.Addr) (*entry, bool) {
-		e := t.entry(a, old, lapsed)
+	affected := old.affectedAddresses(before, d, lapsed)
+	t.entries = old.entries.With(slices.Values(affected), func(a netip.Addr) (*tableEntry, bool) {
+		e := t.newEntry(a, old, lapsed)
 		return e, e != nil
 	})
 
-	old.entries.Changes(t.entries, func(a netip.Addr, before, e *entry, had, has bool) {
-		if had {
-			t.name(before.links, -1)
+	old.entries.Changes(t.entries, func(addr netip.Addr, before, e *tableEntry, existed, exists bool) {
+		if existed {
+			t.countLinks(before.links, -1)
 		}
 
-		if has {
-			t.name(e.links, 1)
+		if exists {
+			t.countLinks(e.links, 1)
 		}
 	})
 
 	if !lapsed {
-		t.leave(old, now)
+		t.recordReleases(old, at)
 	}
 
 	return t
 }
 
-// entry returns the entry of an address, the old one if it is the same; nil for none.
-func (t *table) entry(a netip.Addr, old *table, lapsed bool) *entry {
-	before, one := old.entries.Of(a), t.of.Announcements.Of(a)
-	switch {
-	case one != nil && a.IsValid() && !a.IsUnspecified() && !a.IsMulticast():
-		e := &entry{slices.Sorted(slices.Values(one.Links)), one.MAC, old.next(a, *one, lapsed)}
-		if e.links = slices.Compact(e.links); before != nil &&
-			before.status == e.status &&
-			before.mac == e.mac &&
-			slices.Equal(before.links, e.links) {
-			return before
-		}
-		return e
-	case before == nil || lapsed || !t.of.Yield.Has(a):
+// affectedAddresses returns the addresses whose entry may differ in the table after this one: all of them after a lapse
+// or an offer.
+func (t *addressTable) affectedAddresses(before, d Desired, lapsed bool) []netip.Addr {
+	if lapsed || t.isOffered.Load() {
+		return slices.AppendSeq(slices.Collect(t.entries.Keys()), d.Announcements.Keys())
+	}
+
+	affected := slices.Clone(t.handovers)
+	before.Announcements.Changes(d.Announcements, func(a netip.Addr, _, _ *lb.Announcement, _, _ bool) {
+		affected = append(affected, a)
+	})
+
+	return affected
+}
+
+// newEntry returns the entry of an address: the old one if it is the same, nil if the address is not answered.
+func (t *addressTable) newEntry(addr netip.Addr, old *addressTable, lapsed bool) *tableEntry {
+	before := old.entries.Of(addr)
+	announcement := t.desired.Announcements.Of(addr)
+	if announcement != nil && addr.IsValid() && !addr.IsUnspecified() && !addr.IsMulticast() {
+		return t.announcedEntry(addr, announcement, old, lapsed)
+	}
+
+	if before == nil || lapsed || !t.desired.Yield.Has(addr) {
 		return nil
 	}
 
 	// It was answered here and belongs to another node.
-	switch before.is() {
-	case ours, standing, offered:
-		before = &entry{links: before.links, mac: before.mac, status: before.successor(handing)}
-	case handing:
+	switch before.current() {
+	case owned, standingIn, offered:
+		before = &tableEntry{links: before.links, mac: before.mac, status: before.successor(handingOver)}
+	case handingOver:
 	default:
 		return nil
 	}
 
-	t.leaves = append(t.leaves, a)
+	t.handovers = append(t.handovers, addr)
 	return before
 }
 
-// name counts addresses that name links.
-func (t *table) name(links []string, n int) {
+// announcedEntry returns the entry of an address with an announcement, the old one if it is the same.
+func (t *addressTable) announcedEntry(
+	addr netip.Addr,
+	a *lb.Announcement,
+	old *addressTable,
+	lapsed bool,
+) *tableEntry {
+	links := slices.Compact(slices.Sorted(slices.Values(a.Links)))
+	e := &tableEntry{links: links, mac: a.MAC, status: old.nextStatus(addr, *a, lapsed)}
+	before := old.entries.Of(addr)
+	if before != nil && before.status == e.status && before.mac == e.mac && slices.Equal(before.links, e.links) {
+		return before
+	}
+
+	return e
+}
+
+// countLinks adds n to the number of addresses that name each of the links.
+func (t *addressTable) countLinks(links []string, n int) {
 	for _, l := range links {
-		if t.named[l] += n; t.named[l] == 0 {
-			delete(t.named, l)
+		t.linkUses[l] += n
+		if t.linkUses[l] == 0 {
+			delete(t.linkUses, l)
 		}
 	}
 }
 
-// next returns the status of an address that was set before, or a new one.
-func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
-	first := ours
+// nextStatus returns the status that an address has in the table after this one: a new one, or the present one.
+func (t *addressTable) nextStatus(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
+	first := owned
 	switch {
 	case a.MAC != lb.MAC{}:
-		first = standing
+		first = standingIn
 	case a.Probe:
 		first = probing
 	}
@@ -139,65 +167,66 @@ func (t *table) next(addr netip.Addr, a lb.Announcement, lapsed bool) *status {
 	e := t.entries.Of(addr)
 	if e == nil {
 		s := newStatus(first)
-		s.left = t.left[addr]
+		s.releasedAt = t.releasedAt[addr]
 		return s
 	}
 
-	switch p := e.is(); {
-	case (p == standing) != (first == standing):
+	switch p := e.current(); {
+	case (p == standingIn) != (first == standingIn):
 		return newStatus(first)
-	case p == ours && lapsed:
-		first = ours
-	case p == handing || p == offered || p == gone:
+	case p == owned && lapsed:
+		return e.successor(owned)
+	case (p == handingOver || p == offered || p == released) && first == probing:
 		// It was announced, and comes back.
-		if first == probing {
-			first = ours
-		}
-	default:
-		return e.status
+		return e.successor(owned)
+	case p == handingOver || p == offered || p == released:
+		return e.successor(first)
 	}
 
-	return e.successor(first)
+	return e.status
 }
 
-// leave notes which addresses were ours without a conflict, and have no owner now.
-func (t *table) leave(old *table, now time.Time) {
-	free := func(addr netip.Addr) bool { return !t.entries.Has(addr) && !t.elsewhere(addr) }
-	for addr, at := range old.left {
-		if free(addr) && now.Sub(at) < leftTime {
-			t.left[addr] = at
+// recordReleases notes which addresses this node owned without a conflict, and no node owns at present.
+func (t *addressTable) recordReleases(old *addressTable, at time.Time) {
+	isFree := func(addr netip.Addr) bool { return !t.entries.Has(addr) && !t.isElsewhere(addr) }
+	for addr, since := range old.releasedAt {
+		if isFree(addr) && at.Sub(since) < reclaimTime {
+			t.releasedAt[addr] = since
 		}
 	}
 
 	for _, addr := range old.entries.Beyond(t.entries) {
-		if e := old.entries.Of(addr); free(addr) && e.is() == ours && len(*e.conflicts.Load()) == 0 {
-			t.left[addr] = now
+		e := old.entries.Of(addr)
+		if isFree(addr) && e.current() == owned && len(*e.conflicts.Load()) == 0 {
+			t.releasedAt[addr] = at
 		}
 	}
 }
 
-// on returns the entry of an address if it concerns the link.
-func (t *table) on(addr netip.Addr, l *lb.Interface) *entry {
+// entryOn returns the entry of an address if the link answers for it, else nil.
+func (t *addressTable) entryOn(addr netip.Addr, l *lb.Interface) *tableEntry {
 	e := t.entries.Of(addr)
-	switch {
-	case e == nil:
+	if e == nil {
 		return nil
-	case len(e.links) == 0 && l.Usable(), len(e.links) > 0 && slices.Contains(e.links, l.Name):
+	}
+
+	answersAll := len(e.links) == 0 && l.Usable()
+	if answersAll || slices.Contains(e.links, l.Name) {
 		return e
 	}
 
 	return nil
 }
 
-// in returns the addresses in one of the phases handing and offered.
-func (t *table) in(p phase) (out []netip.Addr) {
-	of := slices.Values(t.leaves)
-	if t.offered.Load() {
-		of = t.entries.Keys()
+// addressesIn returns the addresses in one of the phases handingOver and offered.
+func (t *addressTable) addressesIn(p phase) (out []netip.Addr) {
+	candidates := slices.Values(t.handovers)
+	if t.isOffered.Load() {
+		candidates = t.entries.Keys()
 	}
 
-	for addr := range of {
-		if t.entries.Of(addr).is() == p {
+	for addr := range candidates {
+		if t.entries.Of(addr).current() == p {
 			out = append(out, addr)
 		}
 	}
@@ -205,5 +234,7 @@ func (t *table) in(p phase) (out []netip.Addr) {
 	return out
 }
 
-// elsewhere reports whether another node announces an address.
-func (t *table) elsewhere(addr netip.Addr) bool { return t.of.Owners.Has(addr) && !t.entries.Has(addr) }
+// isElsewhere reports whether another node announces an address.
+func (t *addressTable) isElsewhere(addr netip.Addr) bool {
+	return t.desired.Owners.Has(addr) && !t.entries.Has(addr)
+}

@@ -19,7 +19,8 @@ type Timers struct {
 	// the MAC out, and of a neighbour that a forged claim deceived. Many addresses are announced less often.
 	RefreshMin, RefreshMax time.Duration
 	// AnnounceWait is when the address counts as free (RFC 5227: ANNOUNCE_WAIT, 2 s, but
-	// counted from the first probe). Who answers later than that, and within lateTime, has the address all the same.
+	// counted from the first probe). A machine that answers later, but within lateAnswerTime, keeps the address all the
+	// same.
 	AnnounceWait time.Duration
 	// RateLimitInterval is the wait before an address in conflict is probed again
 	// (RFC 5227 section 1.1: RATE_LIMIT_INTERVAL, 60 s there).
@@ -36,14 +37,16 @@ var probeTimes = []time.Duration{0, 8 * time.Millisecond, 16 * time.Millisecond}
 
 const (
 	// defendInterval is the minimum time between two defences of an address to all neighbours (RFC
-	// 5227 section 1.1: DEFEND_INTERVAL). The machines that we know hear each of theirs by itself, nearDefendWait after
-	// a claim, so that it follows the last one of a burst, and not more often than every nearDefendInterval.
-	defendInterval, nearDefendWait, nearDefendInterval = 10 * time.Second, 50 * time.Millisecond, time.Second
-	// lingerTime is when this node stops to answer for an address that another one owns, heard or not: a speaker whose
-	// API server hangs, and which does not know yet that it is the new owner, notices that after 45 s (ReadIdleTimeout
-	// and PingTimeout of client-go).
+	// 5227 section 1.1: DEFEND_INTERVAL).
+	defendInterval = 10 * time.Second
+	// nearDefendWait is the time from a claim to the defence to each known machine, so that the defence follows the last
+	// claim of a burst. nearDefendInterval is the minimum time between two such defences.
+	nearDefendWait, nearDefendInterval = 50 * time.Millisecond, time.Second
+	// lingerTime is when this node stops to answer for an address of another owner, even if it never heard that owner: a
+	// speaker whose API server hangs, and which does not know yet that it is the new owner, notices that after 45 s
+	// (ReadIdleTimeout and PingTimeout of client-go).
 	lingerTime = time.Minute
-	// burst is by how many frames first announcements and probes may be ahead of Timers.Rate: a router that takes fewer
+	// burst is how many frames first announcements and probes may be ahead of Timers.Rate: a router that takes fewer
 	// loses the rest, and storm control may shut the port.
 	burst = 1000
 	// paceInterval and paceFrames spread a burst: so many frames on a link, then a pause. A link that does not
@@ -66,19 +69,21 @@ func (t Timers) withDefaults() Timers {
 		}
 	}
 
-	t.RefreshMin, t.RefreshMax = cmp.Or(t.RefreshMin, 30*time.Second), cmp.Or(t.RefreshMax, time.Minute)
+	t.RefreshMin = cmp.Or(t.RefreshMin, 30*time.Second)
+	t.RefreshMax = cmp.Or(t.RefreshMax, time.Minute)
 	t.AnnounceWait = cmp.Or(t.AnnounceWait, 25*time.Millisecond)
 	t.RateLimitInterval = cmp.Or(t.RateLimitInterval, 10*time.Second)
 	t.Rate = cmp.Or(t.Rate, 500)
+
 	return t
 }
 
-// quietRate is how many later announcements a second one link gets at most, and how many questions who else has an
-// address. Each goes to every host of the LAN.
+// quietRate is how many later announcements a second one link gets at most, and how many duplicate checks. Each goes to
+// every host of the LAN.
 const quietRate = 50
 
-// refresh bounds the time between later announcements of one of so many addresses on a link. It grows with their number
-// where they would exceed quietRate.
+// refresh returns the bounds of the time between later announcements of one address, by the number of addresses on its
+// link. They grow with the number where the announcements would exceed quietRate.
 func (t Timers) refresh(addresses int) (shortest, longest time.Duration) {
 	mean := (t.RefreshMin + t.RefreshMax) / 2
 	need := time.Duration(addresses) * time.Second / quietRate
@@ -86,7 +91,7 @@ func (t Timers) refresh(addresses int) (shortest, longest time.Duration) {
 	return time.Duration(factor * float64(t.RefreshMin)), time.Duration(factor * float64(t.RefreshMax))
 }
 
-// frames returns how long so many frames take at the steady rate.
+// frames returns how long n frames take at the steady rate.
 func (t Timers) frames(n int) time.Duration {
 	return time.Duration(n) * time.Second / time.Duration(t.Rate)
 }
@@ -99,9 +104,9 @@ func (t Timers) times(p phase) (steps []time.Duration, end time.Duration) {
 		return probeTimes, t.AnnounceWait
 	case conflicting:
 		return nil, t.RateLimitInterval
-	case ours:
+	case owned:
 		return t.AnnounceTimes, 0
-	case handing:
+	case handingOver:
 		return nil, lingerTime
 	}
 

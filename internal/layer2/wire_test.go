@@ -21,8 +21,8 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// fakeWire is a wire to a test, which provides the frames to read and gets the frames written.
-type fakeWire struct {
+// fakeConn is a wire to a test, which provides the frames to read and gets the frames written.
+type fakeConn struct {
 	in, out chan []byte
 	closed  chan struct{}
 	once    sync.Once
@@ -33,7 +33,7 @@ type fakeWire struct {
 }
 
 // Read implements wire.
-func (w *fakeWire) Read(b []byte) (int, error) {
+func (w *fakeConn) Read(b []byte) (int, error) {
 	select {
 	case f := <-w.in:
 		return copy(b, f), nil
@@ -43,7 +43,7 @@ func (w *fakeWire) Read(b []byte) (int, error) {
 }
 
 // Write implements wire.
-func (w *fakeWire) Write(b []byte) (int, error) {
+func (w *fakeConn) Write(b []byte) (int, error) {
 	if w.stuck.Load() {
 		time.Sleep(writeTimeout)
 		return 0, os.ErrDeadlineExceeded
@@ -56,8 +56,8 @@ func (w *fakeWire) Write(b []byte) (int, error) {
 	}
 }
 
-// Offer implements wire.
-func (w *fakeWire) Offer(b []byte) (bool, error) {
+// TryWrite implements wire.
+func (w *fakeConn) TryWrite(b []byte) (bool, error) {
 	if w.stuck.Load() {
 		return false, nil
 	}
@@ -66,14 +66,14 @@ func (w *fakeWire) Offer(b []byte) (bool, error) {
 }
 
 // SetFilter implements wire: everything passes, and the reader drops the rest.
-func (w *fakeWire) SetFilter(program []bpf.Instruction) error {
+func (w *fakeConn) SetFilter(program []bpf.Instruction) error {
 	_, err := bpf.Assemble(program)
 	w.filters = append(w.filters, program)
 	return err
 }
 
 // Close implements wire.
-func (w *fakeWire) Close() error {
+func (w *fakeConn) Close() error {
 	w.once.Do(func() { close(w.closed) })
 	return nil
 }
@@ -82,7 +82,7 @@ func (w *fakeWire) Close() error {
 type fakeLAN struct {
 	mu    sync.Mutex
 	links []lb.Interface
-	wires map[string]*fakeWire
+	conns map[string]*fakeConn
 	// out is all frames sent, on any link.
 	out chan []byte
 	// fail makes opening fail on a link, by name; dead wires fail as soon as they are open.
@@ -95,7 +95,7 @@ type fakeLAN struct {
 }
 
 func newFakeLAN(links ...lb.Interface) *fakeLAN {
-	return &fakeLAN{links: links, wires: make(map[string]*fakeWire), out: make(chan []byte, 1<<16)}
+	return &fakeLAN{links: links, conns: make(map[string]*fakeConn), out: make(chan []byte, 1<<16)}
 }
 
 // set replaces the links, like the kernel.
@@ -127,29 +127,29 @@ func (l *fakeLAN) frames(d time.Duration) iter.Seq[[]byte] {
 	}
 }
 
-func (l *fakeLAN) listen(on lb.Interface, p protocol) (wire, error) {
+func (l *fakeLAN) listen(on lb.Interface, p protocol) (frameConn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.fail[on.Name]; err != nil {
 		return nil, err
 	}
-	w := &fakeWire{in: make(chan []byte), out: l.out, closed: make(chan struct{})}
+	w := &fakeConn{in: make(chan []byte), out: l.out, closed: make(chan struct{})}
 	if w.stuck = new(atomic.Bool); on.Name == "eth0" {
 		w.stuck = &l.stuck
 	}
 	if l.dead {
 		w.Close()
 	}
-	l.wires[on.Name+" "+p.name] = w
+	l.conns[on.Name+" "+p.name] = w
 	l.opened++
 	return w, nil
 }
 
-// wire returns the open wire of a link and family, nil for none.
-func (l *fakeLAN) wire(name string, p protocol) *fakeWire {
+// conn returns the open wire of a link and family, nil for none.
+func (l *fakeLAN) conn(name string, p protocol) *fakeConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := l.wires[name+" "+p.name]
+	w := l.conns[name+" "+p.name]
 	if w == nil {
 		return nil
 	}
@@ -161,29 +161,30 @@ func (l *fakeLAN) wire(name string, p protocol) *fakeWire {
 	}
 }
 
-// newResponder returns a Responder that neither logs nor knows gateways, and reports only what is set.
-func newResponder(c Config) *Responder {
+// quietResponder returns a Responder that neither logs nor knows gateways. It reports changes only if that is set.
+func quietResponder(c Config, s system) *Responder {
 	c.Log, c.Gateways = slog.New(slog.DiscardHandler), func(int) []lb.Neighbour { return nil }
 	for _, f := range []*func(){&c.Changed, &c.Refused} {
 		if *f == nil {
 			*f = func() {}
 		}
 	}
-	return New(c)
+	return newResponder(c, s)
 }
 
 // responder returns a Responder whose links are the LAN's.
 func (l *fakeLAN) responder() *Responder {
-	r := newResponder(Config{Links: l.snapshot})
-	l.attach(r)
-	return r
+	return quietResponder(Config{Links: l.snapshot}, l.system())
 }
 
-// attach connects a Responder to this LAN.
-func (l *fakeLAN) attach(r *Responder) {
-	k := newFakeKernel()
-	r.listen, r.groups.kernel, r.groups.actual = l.listen, k, k.actual
-	r.between = func(low, _ time.Duration) time.Duration { return low }
+// system connects a Responder to this LAN. Random durations are the shortest.
+func (l *fakeLAN) system() system {
+	return system{
+		clock:  time.Now,
+		random: func(shortest, _ time.Duration) time.Duration { return shortest },
+		listen: l.listen,
+		groups: newFakeKernel(),
+	}
 }
 
 // run runs a Responder until stop is called.
@@ -207,10 +208,11 @@ func transcript(t *testing.T, by time.Duration) (out []string) {
 		const refresh = 30 * time.Second
 		var set atomic.Int64
 		p := &play{t: t, lan: newFakeLAN(eth0)}
-		p.Responder = newResponder(Config{Links: p.lan.snapshot, Timers: Timers{RefreshMin: refresh, RefreshMax: refresh}})
 		began := time.Now()
-		p.now = func() time.Time { return nstest.SetClock(reading.Add(time.Since(began)), time.Duration(set.Load())) }
-		p.lan.attach(p.Responder)
+		s := p.lan.system()
+		s.clock = func() time.Time { return nstest.SetClock(reading.Add(time.Since(began)), time.Duration(set.Load())) }
+		timers := Timers{RefreshMin: refresh, RefreshMax: refresh}
+		p.Responder = quietResponder(Config{Links: p.lan.snapshot, Timers: timers}, s)
 		defer run(t, p.Responder)()
 		goesOn := func(what string, spans ...time.Duration) {
 			for _, span := range spans {
@@ -218,19 +220,19 @@ func transcript(t *testing.T, by time.Duration) (out []string) {
 				out = append(out, sentFor(p.lan, span)...)
 				set.Add(int64(by))
 				synctest.Wait()
-				out = append(out, p.is())
+				out = append(out, p.phases())
 			}
 		}
 		ours := Desired{Announcements: announcing([]lb.Announcement{{Address: v4, Probe: true}}), Speakers: speakers}
 		p.Set(ours)
 		goesOn("asked for", 80*time.Millisecond)
 		p.put(claim4(otherMAC))
-		goesOn("somebody has it", 5*time.Second, 4900*time.Millisecond)
+		goesOn("another machine has it", 5*time.Second, 4900*time.Millisecond)
 		goesOn("free again", 120*time.Millisecond, 80*time.Millisecond)
 		goesOn("announced", 400*time.Millisecond, 2*time.Second)
 		goesOn("refreshed", 20*time.Second, 20*time.Second)
 		for range 12 {
-			p.lan.wire("eth0", p.protocols[0]).in <- claim4(otherMAC)
+			p.lan.conn("eth0", p.protocols[0]).in <- claim4(otherMAC)
 			goesOn("claimed by another", time.Second)
 		}
 		goesOn("not claimed any more", 20*time.Second, 45*time.Second)
