@@ -7,38 +7,45 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// leftTime is how long a node whose speaker said goodbye counts as one that forwards:
-// longer than a new speaker takes to come, with the pull of its image. No heartbeats come from
-// there meanwhile, so nobody would notice if the node died too.
-const leftTime = 2 * time.Minute
+// departedTime is how long a node whose speaker said goodbye counts as a node that forwards:
+// longer than a new speaker takes to start, with the pull of its image. No heartbeats come from
+// there meanwhile, so no watcher would notice if the node died too.
+const departedTime = 2 * time.Minute
 
-// goodbyes are the nodes whose speakers said goodbye, or were stopping when they were heard last, and since when they
+// goodbyes are the nodes whose speakers said goodbye, or were stopping when they were last heard, and since when they
 // are gone.
 type goodbyes map[string]time.Time
 
-// left returns the nodes that forward though their speakers are gone, and how long until one of them does not count
-// any more; 0 for never.
-func (g goodbyes) left(
-	now time.Time,
+// departed returns the nodes that forward though their speakers are gone, and how long until one of them does not count
+// any more; 0 for never. farewells are the nodes whose speakers said goodbye.
+func (g goodbyes) departed(
+	at time.Time,
 	members map[string]lb.Member,
-	alive, said map[string]bool,
-) (left map[string]bool, again time.Duration) {
-	gone := func(name string) bool { return !alive[name] && (said[name] || members[name].Stopping) }
-	maps.DeleteFunc(g, func(name string, _ time.Time) bool { return !gone(name) })
-	left = map[string]bool{}
+	alive, farewells map[string]bool,
+) (departed map[string]bool, again time.Duration) {
+	isGone := func(name string) bool { return !alive[name] && (farewells[name] || members[name].Stopping) }
+	maps.DeleteFunc(g, func(name string, _ time.Time) bool { return !isGone(name) })
+
+	departed = map[string]bool{}
 	for name := range members {
-		if !gone(name) {
+		if !isGone(name) {
 			continue
 		}
-		if _, known := g[name]; !known {
-			g[name] = now
+
+		if _, isKnown := g[name]; !isKnown {
+			g[name] = at
 		}
-		if rest := leftTime - now.Sub(g[name]); rest > 0 {
-			left[name] = true
-			if again == 0 || rest < again {
-				again = rest
-			}
+
+		remaining := departedTime - at.Sub(g[name])
+		if remaining <= 0 {
+			continue
+		}
+
+		departed[name] = true
+		if again == 0 || remaining < again {
+			again = remaining
 		}
 	}
-	return left, again
+
+	return departed, again
 }

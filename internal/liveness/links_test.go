@@ -14,7 +14,7 @@ import (
 
 // secondNetwork is a watch of the second link of a node, whose carrier and time a test controls.
 type secondNetwork struct {
-	*links
+	*linkWatcher
 	t       *testing.T
 	lan     *lan
 	time    time.Time
@@ -34,10 +34,9 @@ func newSecondNetwork(t *testing.T, up bool) *secondNetwork {
 		Log: quiet, Node: node("w1"), Asker: n.lan, Changed: func() { n.changes++ },
 		Links: func() []lb.Interface { return slices.Clone(n.present) },
 	}
-	n.links = newLinks(config, func() Known {
+	n.linkWatcher = newLinkWatcher(config, func() Known {
 		return known(n.members, living(n.members), netip.MustParseAddr("192.0.2.1"))()
-	})
-	n.links.now = func() time.Time { return n.time }
+	}, func() time.Time { return n.time })
 	return n
 }
 
@@ -57,7 +56,7 @@ func (n *secondNetwork) forward(forwards bool) {
 // pass lets rounds run for a while.
 func (n *secondNetwork) pass(long time.Duration) {
 	for end := n.time.Add(long); n.time.Before(end); n.time = n.time.Add(linkInterval) {
-		n.round(n.t.Context())
+		n.askRound(n.t.Context())
 	}
 }
 
@@ -108,11 +107,11 @@ func TestLinkFlaps(t *testing.T) {
 	n.pass(time.Minute)
 	moves, before := 0, true
 	look := func() {
-		now := n.announces()
-		if now != before {
+		at := n.announces()
+		if at != before {
 			moves++
 		}
-		before = now
+		before = at
 	}
 	for range 12 {
 		n.setUp(false)
@@ -213,7 +212,7 @@ func TestSpeakerStartIsNoReturn(t *testing.T) {
 func TestLinksOfABootedNode(t *testing.T) {
 	for age, announces := range map[time.Duration]bool{40 * time.Second: false, 2 * time.Minute: true} {
 		n := newSecondNetwork(t, true)
-		n.links.config.BootedAt = n.time.Add(-age)
+		n.linkWatcher.config.BootedAt = n.time.Add(-age)
 		n.forward(false)
 		n.want(fmt.Sprintf("booted %v ago", age), announces)
 		n.pass(time.Minute)
@@ -230,7 +229,7 @@ func (n *secondNetwork) wantUnread() {
 }
 
 // A link on which no machine ever answered does not wait, whoever should be there.
-func TestLinkOfNobodyReturns(t *testing.T) {
+func TestEmptyLinkReturns(t *testing.T) {
 	networks := map[string]map[string]lb.Member{
 		"others are not heard": neighbours(),
 		"no other node":        {"w1": neighbours()["w1"]},
@@ -369,9 +368,9 @@ func TestLinkToggles(t *testing.T) {
 // A user is told why a link is left to others: as long as no machine answers, and then until when.
 func TestLinkProblems(t *testing.T) {
 	n := newSecondNetwork(t, true)
-	m := New(n.links.config)
-	m.links = n.links
-	said := func(what, want string) {
+	m := New(n.linkWatcher.config)
+	m.links = n.linkWatcher
+	expectProblem := func(what, want string) {
 		t.Helper()
 		got := ""
 		for _, p := range m.State().Problems {
@@ -382,23 +381,23 @@ func TestLinkProblems(t *testing.T) {
 		}
 	}
 	n.pass(time.Minute)
-	said("at rest", "")
+	expectProblem("at rest", "")
 	n.setUp(false)
 	n.pass(time.Second)
-	said("a link without carrier is no silent one", "")
+	expectProblem("a link without carrier is no silent one", "")
 	n.setUp(true)
 	n.forward(false)
-	said("blocked", "LinkSilent: node w1 receives no answers on eth1 although the link is up; other nodes announce there")
+	expectProblem("blocked", "LinkSilent: node w1 receives no answers on eth1 although the link is up; other nodes announce there")
 	n.forward(true)
 	before := n.changes
 	n.pass(linkInterval)
-	said("forwards", "LinkSilent: node w1 leaves links that returned to other nodes until machines have answered there "+
+	expectProblem("forwards", "LinkSilent: node w1 leaves links that returned to other nodes until machines have answered there "+
 		"for the time in brackets: eth1 (10s)")
 	if n.changes == before {
 		t.Error("the new text is not published")
 	}
 	n.pass(linkHoldTime + time.Second)
-	said("works", "")
+	expectProblem("works", "")
 }
 
 // A cable is pulled and put back, and the switch port is blocked at first, with real links and both families.
@@ -447,13 +446,12 @@ func testCablePulled(t *testing.T, address string) {
 		Prefixes: []netip.Prefix{prefix.Masked()}, Addresses: []netip.Addr{there},
 	}}}}
 	asker := responderOn(monitor.Links)
-	w := newLinks(Config{Log: quiet, Node: node("w1"), Asker: asker, Links: monitor.Links, Changed: func() {}},
-		known(members, living(members), netip.MustParseAddr("203.0.113.1")))
-	now := time.Now()
-	w.now = func() time.Time { return now }
+	at := time.Now()
+	w := newLinkWatcher(Config{Log: quiet, Node: node("w1"), Asker: asker, Links: monitor.Links, Changed: func() {}},
+		known(members, living(members), netip.MustParseAddr("203.0.113.1")), func() time.Time { return at })
 	answers := func() bool {
-		w.round(t.Context())
-		return w.watched["eth0"].answered
+		w.askRound(t.Context())
+		return w.watched["eth0"].hasAnswered
 	}
 	nstest.Until(t, within, "an answer", answers)
 	if w.Silent()["eth0"] {
@@ -473,8 +471,8 @@ func testCablePulled(t *testing.T, address string) {
 	})
 	nstest.Until(t, within, "the subnet", hasSubnet)
 	for range 5 {
-		w.round(t.Context())
-		now = now.Add(linkInterval)
+		w.askRound(t.Context())
+		at = at.Add(linkInterval)
 	}
 	if !w.Silent()["eth0"] {
 		t.Error("not silent while the port is blocked")
@@ -482,7 +480,7 @@ func testCablePulled(t *testing.T, address string) {
 
 	bridge.Output("nft", "delete table bridge stp")
 	nstest.Until(t, within, "an answer", answers)
-	now = now.Add(linkHoldTime)
+	at = at.Add(linkHoldTime)
 	nstest.Until(t, within, "the end of the wait", func() bool { return answers() && !w.Silent()["eth0"] })
 
 	// Faster than the links are read.
@@ -544,7 +542,7 @@ func TestShared(t *testing.T) {
 		if tt.sameName {
 			theirs.Name = ours.Name
 		}
-		if got := shared(ours, theirs); got != tt.want {
+		if got := sharesNetwork(ours, theirs); got != tt.want {
 			t.Errorf("%s: %t", tt.name, got)
 		}
 	}

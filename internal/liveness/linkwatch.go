@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// linkMisses is how many rounds in a row have no answer until a link is silent: 0.8 s.
-	linkMisses = 2
+	// minLinkMisses is how many rounds in a row have no answer until a link is silent: 0.8 s.
+	minLinkMisses = 2
 	// linkHoldTime is how long a link must work after each of its first two losses until this node uses it as before.
 	// As for nodes, it doubles with each further loss that counts, up to maxLinkHoldTime.
 	linkHoldTime    = 10 * time.Second
@@ -27,21 +27,23 @@ const (
 // time.
 type watchedLink struct {
 	carrier carrier
-	// up reports whether the link can announce now. upSince is when it came up; if this speaker found it up at its
-	// start, when the node booted.
-	up      bool
+	// isUp reports whether the link can announce. upSince is when it came up, or when the node booted, if the link was
+	// up at the start of this speaker.
+	isUp    bool
 	upSince time.Time
-	// usual is the machine that answered last; zero if none ever did. No other machine is asked as long as it answers.
-	usual lb.Question
-	// answered is the outcome of the last round. There were so many of the same outcome in a row since the time since.
-	answered bool
-	rounds   int
-	since    time.Time
-	// silent reports whether other nodes announce there; heardSince is when a machine answered first since the link
-	// became silent.
-	silent     bool
-	heardSince time.Time
-	// losses counts how often the link became silent lately, lostAt is when it did last.
+	// usualMachine is the machine that answered last, zero if none ever did. No other machine is asked as long as it
+	// answers.
+	usualMachine lb.Question
+	// hasAnswered is the result of the last round, and streak how many rounds in a row had that result since
+	// streakSince.
+	hasAnswered bool
+	streak      int
+	streakSince time.Time
+	// isSilent reports whether other nodes announce there. answeringSince is when a machine answered first since the
+	// link became silent.
+	isSilent       bool
+	answeringSince time.Time
+	// losses counts how often the link became silent within linkForgiveTime, and lostAt is when it last did.
 	losses int
 	lostAt time.Time
 }
@@ -55,109 +57,134 @@ type carrier struct {
 func carrierOf(l lb.Interface) carrier { return carrier{l.Index, l.CarrierChanges} }
 
 // newWatchedLink returns what is known of a link that is up since a time.
-func newWatchedLink(now, upSince time.Time, own lb.Interface) *watchedLink {
-	w := &watchedLink{carrier: carrierOf(own), up: true, upSince: upSince}
-	w.silent = w.isNew(now)
+func newWatchedLink(at, upSince time.Time, own lb.Interface) *watchedLink {
+	w := &watchedLink{carrier: carrierOf(own), isUp: true, upSince: upSince}
+	w.isSilent = w.isNew(at)
 	return w
 }
 
-// observe takes over whether the link is up, and which carrier it has.
-func (w *watchedLink) observe(now time.Time, own lb.Interface) {
-	is, up := carrierOf(own), own.CanAnnounce()
-	if is == w.carrier && up == w.up {
+// observe records whether the link is up, and which carrier it has.
+func (w *watchedLink) observe(at time.Time, own lb.Interface) {
+	present := carrierOf(own)
+	isUp := own.CanAnnounce()
+	if present == w.carrier && isUp == w.isUp {
 		return
 	}
-	if up {
-		w.upSince = now
+
+	if isUp {
+		w.upSince = at
 	}
-	w.carrier, w.up = is, up
-	w.answered, w.rounds = false, 0
-	w.lose(now)
+
+	w.carrier = present
+	w.isUp = isUp
+	w.hasAnswered = false
+	w.streak = 0
+	w.lose(at)
 }
 
-// outcome is what a round of questions on a link found.
-type outcome struct {
-	// usual is the machine that answered, zero for none.
-	usual lb.Question
-	// foreign reports whether foreign machines were asked too, if no usual one answered.
-	foreign bool
-	// alone reports whether no other living node has a link there that is not silent.
-	alone bool
+// roundResult is the result of a round of questions on a link.
+type roundResult struct {
+	// machine is the machine that answered, zero for none.
+	machine lb.Question
+	// askedForeign reports whether foreign machines were asked too, if no usual one answered.
+	askedForeign bool
+	// isAlone reports whether no other living node has a link there that is not silent.
+	isAlone bool
 }
 
-// record takes the outcome of a round. If this node is alone, there is none to leave addresses to: one answer is
+// record records the result of a round. If this node is alone, there is no node to leave addresses to: one answer is
 // enough.
-func (w *watchedLink) record(now time.Time, o outcome) {
-	answered := o.usual != lb.Question{}
-	if !answered && o.alone && !o.foreign && w.answered && !w.silent {
+func (w *watchedLink) record(at time.Time, r roundResult) {
+	hasAnswered := r.machine != lb.Question{}
+	wasWorking := w.hasAnswered && !w.isSilent
+	if !hasAnswered && r.isAlone && !r.askedForeign && wasWorking {
 		return // all machines that were asked are nodes whose links failed first, which shows nothing about this one
 	}
-	if answered != w.answered {
-		w.answered, w.rounds, w.since = answered, 0, now
+
+	if hasAnswered != w.hasAnswered {
+		w.hasAnswered = hasAnswered
+		w.streak = 0
+		w.streakSince = at
 	}
-	w.rounds++
-	if !answered {
-		if w.rounds == linkMisses {
-			w.lose(now)
-		}
-		if !w.heard() && !w.isNew(now) {
-			w.silent = false
-		}
+
+	w.streak++
+	if !hasAnswered {
+		w.recordMiss(at)
 		return
 	}
 
-	w.usual = o.usual
-	if w.heardSince.IsZero() {
-		w.heardSince = now
+	w.usualMachine = r.machine
+	if w.answeringSince.IsZero() {
+		w.answeringSince = at
 	}
-	steady := now.Sub(w.since) >= linkHoldTime && now.Sub(w.heardSince) >= w.holdTime()
-	if o.alone || steady {
-		w.silent = false
+
+	isSteady := at.Sub(w.streakSince) >= linkHoldTime && at.Sub(w.answeringSince) >= w.holdTime()
+	if r.isAlone || isSteady {
+		w.isSilent = false
 	}
 }
 
-// lose makes the link silent. A link on which no machine ever answered does not become so: it may be empty. A loss
-// while the link is silent does not count: it moves no address.
-func (w *watchedLink) lose(now time.Time) {
-	if !w.heard() {
+// recordMiss records a round without an answer.
+func (w *watchedLink) recordMiss(at time.Time) {
+	if w.streak == minLinkMisses {
+		w.lose(at)
+	}
+
+	if !w.everAnswered() && !w.isNew(at) {
+		w.isSilent = false
+	}
+}
+
+// lose makes the link silent, unless no machine ever answered there: it may be empty. A loss while the link is silent
+// does not count: it moves no address.
+func (w *watchedLink) lose(at time.Time) {
+	if !w.everAnswered() {
 		return
 	}
-	if !w.silent {
-		if now.Sub(w.lostAt) >= linkForgiveTime {
+
+	if !w.isSilent {
+		if at.Sub(w.lostAt) >= linkForgiveTime {
 			w.losses = 0
 		}
 		w.losses++
 	}
-	w.silent, w.lostAt, w.heardSince = true, now, time.Time{}
+
+	w.isSilent = true
+	w.lostAt = at
+	w.answeringSince = time.Time{}
 }
 
-// reset forgets the machines of the link, since no other node is there that could take anything over.
+// reset forgets the machines of the link, since no other node is there that could take an address over.
 func (w *watchedLink) reset() {
-	w.usual, w.answered, w.rounds = lb.Question{}, false, 0
-	w.silent, w.heardSince = false, time.Time{}
+	w.usualMachine = lb.Question{}
+	w.hasAnswered = false
+	w.streak = 0
+	w.isSilent = false
+	w.answeringSince = time.Time{}
 }
 
-// heard reports whether a machine ever answered.
-func (w *watchedLink) heard() bool { return w.usual != lb.Question{} }
+// everAnswered reports whether a machine ever answered.
+func (w *watchedLink) everAnswered() bool { return w.usualMachine != lb.Question{} }
 
-// isNew reports whether the link came up a short while ago.
-func (w *watchedLink) isNew(now time.Time) bool { return now.Sub(w.upSince) < linkNewTime }
+// isNew reports whether the link came up less than linkNewTime ago.
+func (w *watchedLink) isNew(at time.Time) bool { return at.Sub(w.upSince) < linkNewTime }
 
-// settles reports whether the link came up just now. Its IPv6 addresses are tentative for a second or two (RFC 4862
-// section 5.4), so that it seems to have no neighbours.
-func (w *watchedLink) settles(now time.Time) bool { return now.Sub(w.upSince) < linkHoldTime }
+// isSettling reports whether the link came up a moment ago. Its IPv6 addresses are tentative for a second or two (RFC
+// 4862 section 5.4), so that it seems to have no neighbours.
+func (w *watchedLink) isSettling(at time.Time) bool { return at.Sub(w.upSince) < linkHoldTime }
 
-// isSilent reports whether the node ranks behind others on the link, also while it is down: a plan may still be made by
-// an earlier reading of the links. alone is as in outcome. A new link without any answer yet leaves addresses to others
-// only if there are any.
-func (w *watchedLink) isSilent(now time.Time, alone func() bool) bool {
-	if !w.silent {
+// ranksBehind reports whether this node ranks behind other nodes on the link. That holds even while it is down: a plan
+// may still be made by an earlier reading of the links. isAlone is as in roundResult. A new link without any answer yet
+// leaves addresses to other nodes only if there are any.
+func (w *watchedLink) ranksBehind(at time.Time, isAlone func() bool) bool {
+	if !w.isSilent {
 		return false
 	}
-	return w.heard() || w.isNew(now) && !alone()
+	return w.everAnswered() || w.isNew(at) && !isAlone()
 }
 
-// holdTime is how long the link must work until it is no longer silent.
+// holdTime returns how long the link must work until it is no longer silent.
 func (w *watchedLink) holdTime() time.Duration {
-	return min(linkHoldTime<<(min(max(w.losses, 2), 16)-2), maxLinkHoldTime)
+	doublings := min(max(w.losses, 2), 16) - 2
+	return min(linkHoldTime<<doublings, maxLinkHoldTime)
 }

@@ -11,7 +11,7 @@ const (
 	// noticeTime is how long a node has been silent when this node notices it.
 	noticeTime = 300 * time.Millisecond
 	// bootTime is how long a kernel must answer before its node counts as reachable
-	// without its speaker: one that boots answers before it runs any pod.
+	// without its speaker: a node that boots answers before it runs any pod.
 	bootTime = 10 * time.Second
 	// quietTime is how long a speaker may be missing before this is worth a write: as
 	// long as a restart takes.
@@ -22,48 +22,52 @@ const (
 	doubtTime = 1500 * time.Millisecond
 	// recentTime is how long the silence of a speaker without a reason is recent.
 	recentTime = 3 * time.Second
-	// MostNamed bounds the lists of nodes in a Silence.
-	MostNamed = 128
+	// MaxNamed bounds the lists of nodes in a Silence.
+	MaxNamed = 128
 )
 
 // peerHealth is what is known of the nodes whose speakers are not heard. It is pure: answers and times are arguments.
-type peerHealth map[string]peer
+type peerHealth map[string]missedPeer
 
-// peer is one such node.
-type peer struct {
+// missedPeer is a node whose speaker is not heard.
+type missedPeer struct {
 	// since is when its speaker was last heard.
 	since time.Time
-	// unreachable since when its kernel was last heard; zero while that answers.
-	unreachable time.Time
-	// answering since when, while it still counts as unreachable.
-	answering time.Time
-	// asked is when its kernel was last asked, and answered whether it did.
-	asked    time.Time
-	answered bool
-	cause    cause
+	// unreachableSince is when its kernel was last heard, zero while that answers.
+	unreachableSince time.Time
+	// answeringSince is when its kernel began to answer, while the node still counts as unreachable.
+	answeringSince time.Time
+	// askedAt is when its kernel was last asked, and hasAnswered whether it answered.
+	askedAt     time.Time
+	hasAnswered bool
+	cause       cause
 }
 
-// cause is why a speaker is not heard, the better known the higher.
+// cause is why a speaker is not heard. A higher cause is known better.
 type cause int
 
 const (
-	// notYet: nobody has ever heard it, as when it is being started.
-	notYet cause = iota
-	// unexplained: it was heard, and then no more.
+	// neverHeard: no node has ever heard it, for example because it is starting.
+	neverHeard cause = iota
+	// unexplained: it was heard, and is not heard any more.
 	unexplained
 	// explained: it said goodbye, or its kernel had refused packets for it.
 	explained
 )
 
-// update forgets the nodes that are heard again, or gone, and adds those that are
-// missed now.
-func (h peerHealth) update(now time.Time, missed map[string]cause) {
-	maps.DeleteFunc(h, func(node string, _ peer) bool { _, is := missed[node]; return !is })
+// update removes the nodes that are not missed any more, and adds the nodes that are.
+func (h peerHealth) update(at time.Time, missed map[string]cause) {
+	maps.DeleteFunc(h, func(node string, _ missedPeer) bool {
+		_, isMissed := missed[node]
+		return !isMissed
+	})
+
 	for node, cause := range missed {
-		n, known := h[node]
-		if !known {
-			n.since = now.Add(-noticeTime)
+		n, isKnown := h[node]
+		if !isKnown {
+			n.since = at.Add(-noticeTime)
 		}
+
 		n.cause = max(n.cause, cause)
 		h[node] = n
 	}
@@ -71,64 +75,87 @@ func (h peerHealth) update(now time.Time, missed map[string]cause) {
 
 // due returns when a node is to be asked: a new one at once, others less and less
 // often, since a thousand speakers ask.
-func (n peer) due() time.Time {
-	if n.asked.IsZero() {
-		return n.asked
+func (n missedPeer) due() time.Time {
+	if n.askedAt.IsZero() {
+		return n.askedAt
 	}
-	return n.asked.Add(min(time.Second+n.asked.Sub(n.since)/10, 30*time.Second))
+
+	missedFor := n.askedAt.Sub(n.since)
+	return n.askedAt.Add(min(time.Second+missedFor/10, 30*time.Second))
 }
 
-// record takes note of whether the node's kernel answered.
-func (h peerHealth) record(now time.Time, node string, answered bool) {
+// doubtEnds returns when it is not in doubt any more whether a node can be reached whose kernel answers. It returns
+// false for a node that is in no such doubt.
+func (n missedPeer) doubtEnds() (time.Time, bool) {
+	return n.since.Add(doubtTime), n.hasAnswered && n.cause != explained
+}
+
+// record records whether a node's kernel answered.
+func (h peerHealth) record(at time.Time, node string, answered bool) {
 	n := h[node]
 	switch {
 	case !answered:
-		n.answering = time.Time{}
-		if n.unreachable.IsZero() {
-			n.unreachable = now.Add(-noticeTime)
-			if n.asked.IsZero() {
-				n.unreachable = n.since
-			}
+		n.answeringSince = time.Time{}
+		if n.unreachableSince.IsZero() {
+			n.unreachableSince = n.silentSince(at)
 		}
-	case n.unreachable.IsZero():
-	case n.answering.IsZero():
-		n.answering = now
-	case now.Sub(n.answering) >= bootTime:
-		n.unreachable, n.answering = time.Time{}, time.Time{}
+	case n.unreachableSince.IsZero():
+	case n.answeringSince.IsZero():
+		n.answeringSince = at
+	case at.Sub(n.answeringSince) >= bootTime:
+		n.unreachableSince = time.Time{}
+		n.answeringSince = time.Time{}
 	}
-	n.asked, n.answered = now, answered
+
+	n.askedAt = at
+	n.hasAnswered = answered
 	h[node] = n
 }
 
-// lost reports whether the node cannot be reached, and whether that is known: a node
-// that nothing is known of counts as lost.
-func (n peer) lost(now time.Time) (lost, known bool) {
+// silentSince returns since when a kernel is silent that did not answer: since its speaker is, if it was never asked
+// before.
+func (n missedPeer) silentSince(at time.Time) time.Time {
+	if n.askedAt.IsZero() {
+		return n.since
+	}
+	return at.Add(-noticeTime)
+}
+
+// isLost reports whether the node cannot be reached, and whether that is known. A node
+// of which nothing is known counts as lost.
+func (n missedPeer) isLost(at time.Time) (isLost, isKnown bool) {
+	isInDoubt := n.cause != explained && at.Sub(n.since) < doubtTime
 	switch {
-	case n.asked.IsZero():
+	case n.askedAt.IsZero():
 		return true, false
-	case !n.answered:
+	case !n.hasAnswered:
 		return true, true
-	case n.cause != explained && now.Sub(n.since) < doubtTime, !n.unreachable.IsZero():
+	case isInDoubt || !n.unreachableSince.IsZero():
 		// While this speaker still writes that the node is unreachable, the node itself may announce: see plan.
 		return true, false
 	}
+
 	return false, true
 }
 
 // anyAnswers reports whether any node's kernel answers.
-func (h peerHealth) anyAnswers() bool { return h.any(func(p peer) bool { return p.answered }) }
-
-// complete reports whether every node has been asked.
-func (h peerHealth) complete() bool { return !h.any(func(p peer) bool { return p.asked.IsZero() }) }
-
-// recent reports whether a node fell silent just now without a reason.
-func (h peerHealth) recent(now time.Time) bool {
-	return h.any(func(p peer) bool { return p.cause == unexplained && now.Sub(p.since) < recentTime })
+func (h peerHealth) anyAnswers() bool {
+	return h.anyPeer(func(n missedPeer) bool { return n.hasAnswered })
 }
 
-func (h peerHealth) any(is func(peer) bool) bool {
-	for _, p := range h {
-		if is(p) {
+// isComplete reports whether every node has been asked.
+func (h peerHealth) isComplete() bool {
+	return !h.anyPeer(func(n missedPeer) bool { return n.askedAt.IsZero() })
+}
+
+// hasRecent reports whether a node fell silent less than recentTime ago without a reason.
+func (h peerHealth) hasRecent(at time.Time) bool {
+	return h.anyPeer(func(n missedPeer) bool { return n.cause == unexplained && at.Sub(n.since) < recentTime })
+}
+
+func (h peerHealth) anyPeer(matches func(missedPeer) bool) bool {
+	for _, n := range h {
+		if matches(n) {
 			return true
 		}
 	}
@@ -137,37 +164,36 @@ func (h peerHealth) any(is func(peer) bool) bool {
 
 // unreachable lists the nodes whose kernels are silent too, by name.
 func (h peerHealth) unreachable() []SilentNode {
-	return h.list(func(n peer) time.Time { return n.unreachable })
+	return h.list(func(n missedPeer) time.Time { return n.unreachableSince })
 }
 
-// quiet lists the nodes whose speakers alone are silent, and for a while, by
-// name; with atOnce also those that were heard before and are silent since now.
-func (h peerHealth) quiet(now time.Time, atOnce bool) []SilentNode {
-	return h.list(func(n peer) time.Time {
-		if !n.unreachable.IsZero() ||
-			now.Sub(n.since) < quietTime &&
-				(!atOnce ||
-					n.cause != unexplained ||
-					!n.answered) {
-			return time.Time{}
+// quiet lists the nodes of which only the speaker is silent for quietTime, by
+// name. atOnce adds nodes that were heard before and fell silent a shorter time ago.
+func (h peerHealth) quiet(at time.Time, atOnce bool) []SilentNode {
+	return h.list(func(n missedPeer) time.Time {
+		isLong := at.Sub(n.since) >= quietTime
+		isUnexplained := n.cause == unexplained && n.hasAnswered
+		if n.unreachableSince.IsZero() && (isLong || atOnce && isUnexplained) {
+			return n.since
 		}
-		return n.since
+		return time.Time{}
 	})
 }
 
-// list returns the nodes that have a time, the latest if there are too many.
-func (h peerHealth) list(since func(peer) time.Time) []SilentNode {
+// list returns the nodes for which since returns a time, the latest if there are too many.
+func (h peerHealth) list(since func(missedPeer) time.Time) []SilentNode {
 	var out []SilentNode
 	for node, n := range h {
 		if t := since(n); !t.IsZero() {
 			out = append(out, SilentNode{Node: node, Since: t})
 		}
 	}
-	slices.SortFunc(
-		out,
-		func(a, b SilentNode) int { return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Node, b.Node)) },
-	)
-	out = out[:min(len(out), MostNamed)]
+
+	slices.SortFunc(out, func(a, b SilentNode) int {
+		return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(a.Node, b.Node))
+	})
+	out = out[:min(len(out), MaxNamed)]
 	slices.SortFunc(out, func(a, b SilentNode) int { return cmp.Compare(a.Node, b.Node) })
+
 	return out
 }

@@ -74,15 +74,15 @@ func TestSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := peerHealth{}
 			for _, st := range steps {
-				now := epoch.Add(time.Duration(st.at * float64(time.Second)))
-				s.update(now, missing(st.missed, unexplained))
+				at := epoch.Add(time.Duration(st.at * float64(time.Second)))
+				s.update(at, missing(st.missed, unexplained))
 				for node, answered := range st.answers {
-					s.record(now, node, answered)
+					s.record(at, node, answered)
 				}
 				if got := named(epoch, s.unreachable()); got != st.unreachable {
 					t.Errorf("at %v unreachable are %q, want %q", st.at, got, st.unreachable)
 				}
-				if got := named(epoch, s.quiet(now, false)); got != st.quiet {
+				if got := named(epoch, s.quiet(at, false)); got != st.quiet {
 					t.Errorf("at %v silent are %q, want %q", st.at, got, st.quiet)
 				}
 			}
@@ -90,9 +90,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestSilenceWallClock: when somebody sets the clock of the node, what is asked when
-// and what is written stay the same, and the dates that are written go by the new clock:
-// the reader takes their distance from the date of the writing.
+// TestSilenceWallClock: when the clock of the node is set, the questions and the written lists stay the same. The
+// written dates follow the new clock: the reader takes their distance from the date of the writing.
 func TestSilenceWallClock(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
@@ -110,18 +109,18 @@ func TestSilenceWallClock(t *testing.T) {
 			{49.9, true, true, "w1@9.7", ""},
 			{56, true, true, "", "w1@9.7"},
 		} {
-			now := nstest.SetClock(start.Add(time.Duration(st.at*float64(time.Second))), set)
-			s.update(now, map[string]cause{"w1": unexplained})
-			if got := !s["w1"].due().After(now); got != st.due {
+			at := nstest.SetClock(start.Add(time.Duration(st.at*float64(time.Second))), set)
+			s.update(at, map[string]cause{"w1": unexplained})
+			if got := !s["w1"].due().After(at); got != st.due {
 				t.Errorf("set by %v: at %v it is to be asked: %v, want %v", by, st.at, got, st.due)
 			}
 			if st.due {
-				s.record(now, "w1", st.answers)
+				s.record(at, "w1", st.answers)
 			}
 			if got := named(start, s.unreachable()); got != st.unreachable {
 				t.Errorf("set by %v: at %v unreachable are %q, want %q", by, st.at, got, st.unreachable)
 			}
-			if got := named(start, s.quiet(now, false)); got != st.quiet {
+			if got := named(start, s.quiet(at, false)); got != st.quiet {
 				t.Errorf("set by %v: at %v silent are %q, want %q", by, st.at, got, st.quiet)
 			}
 			set += by
@@ -145,9 +144,9 @@ func TestAnswersAgain(t *testing.T) {
 		{time.Minute + bootTime - 1, true, true, false},
 		{time.Minute + bootTime, true, false, true},
 	} {
-		now := start.Add(tt.after)
-		s.record(now, "w1", tt.answers)
-		lost, known := s["w1"].lost(now)
+		at := start.Add(tt.after)
+		s.record(at, "w1", tt.answers)
+		lost, known := s["w1"].isLost(at)
 		if written := len(s.unreachable()) > 0; lost != tt.lost || known != tt.known || lost != written {
 			t.Errorf("after %s: lost %t, known %t, written %t; want %t, %t", tt.after, lost, known, written, tt.lost, tt.known)
 		}
@@ -162,26 +161,26 @@ func TestSilenceAsksLessAndLess(t *testing.T) {
 		t.Errorf("a node that is missed now is asked at %s", due)
 	}
 	for after, want := range map[time.Duration]time.Duration{0: time.Second, time.Minute: 7 * time.Second, time.Hour: 30 * time.Second} {
-		now := start.Add(after)
-		s.record(now, "w1", false)
-		if got := s["w1"].due().Sub(now).Round(time.Second); got != want {
+		at := start.Add(after)
+		s.record(at, "w1", false)
+		if got := s["w1"].due().Sub(at).Round(time.Second); got != want {
 			t.Errorf("after %s it is asked again after %s, want %s", after, got, want)
 		}
 	}
 }
 
 func TestSilenceIsBounded(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := peerHealth{}
 	missed := map[string]cause{}
 	name := func(i int) string { return fmt.Sprintf("n%04d", i) }
-	for i := range 3 * MostNamed {
+	for i := range 3 * MaxNamed {
 		missed[name(i)] = unexplained
-		s.update(now.Add(time.Duration(i)*time.Second), missed)
-		s.record(now.Add(time.Duration(i)*time.Second), name(i), false)
+		s.update(at.Add(time.Duration(i)*time.Second), missed)
+		s.record(at.Add(time.Duration(i)*time.Second), name(i), false)
 	}
 	got := s.unreachable()
-	if len(got) != MostNamed || got[0].Node != name(2*MostNamed) {
-		t.Errorf("%d are named, the first is %s: want the latest %d", len(got), got[0].Node, MostNamed)
+	if len(got) != MaxNamed || got[0].Node != name(2*MaxNamed) {
+		t.Errorf("%d are named, the first is %s: want the latest %d", len(got), got[0].Node, MaxNamed)
 	}
 }

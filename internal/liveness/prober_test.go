@@ -23,7 +23,7 @@ import (
 func TestSilent(t *testing.T) {
 	p := newProber(Config{Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {}, KickProbe: func() {}})
 	p.set(time.Now(), Known{View: detect.NodeSets{Alive: nodes("a")}, Speakers: twoNodes{}.speakers()})
-	if s := p.Silence(false); s.Complete || s.missed != 1 {
+	if s := p.Silence(false); s.Complete || s.missedCount != 1 {
 		t.Errorf("b was never asked: %+v", s)
 	}
 	p.reach.missed.record(time.Now(), "b", false)
@@ -93,9 +93,9 @@ func TestCutOff(t *testing.T) {
 			t.Helper()
 			nstest.Until(t, 30*time.Second, what+": lost are "+want, func() bool { return lost() == want })
 		}
-		const nobody, inDoubt, known = "map[]", "map[b:false]", "map[b:true]"
+		const none, inDoubt, known = "map[]", "map[b:false]", "map[b:true]"
 		set("a b")
-		must("both are heard", nobody)
+		must("both are heard", none)
 		far.SetDown("eth0")
 		set("a")
 		if got := lost(); got != inDoubt {
@@ -103,7 +103,7 @@ func TestCutOff(t *testing.T) {
 		}
 		nstest.Until(t, 30*time.Second, "the plan loop is kicked", func() bool { return changed.Load() > 0 })
 		must("b does not answer", known)
-		if s := m.Silence(false); s.missed != 1 || !s.Complete || len(s.Unreachable) != 1 {
+		if s := m.Silence(false); s.missedCount != 1 || !s.Complete || len(s.Unreachable) != 1 {
 			t.Errorf("silence: %+v", s)
 		}
 		if p := m.State().Problems; len(p) != 1 || p[0].Reason != lb.CutOff || p[0].Object != node("a") {
@@ -112,7 +112,7 @@ func TestCutOff(t *testing.T) {
 		yield := func(to ...string) {
 			m.prober.mu.Lock()
 			defer m.prober.mu.Unlock()
-			m.prober.partition.YieldsTo = to
+			m.reader.partition.YieldsTo = to
 		}
 		yield("b")
 		if s := m.State(); !s.Alive["b"] || !s.HeldDown["a"] || len(s.Problems) != 1 || !s.CutOffFrom["b"] {
@@ -126,7 +126,7 @@ func TestCutOff(t *testing.T) {
 		far.SetUp("eth0")
 		must("b answers, which is not believed at once", inDoubt)
 		set("a b")
-		must("both are heard", nobody)
+		must("both are heard", none)
 		if p := m.State().Problems; p != nil {
 			t.Errorf("problems: %v", p)
 		}
@@ -145,7 +145,7 @@ func TestKernelAnswers(t *testing.T) {
 		nstest.Veth(t, node, "eth0", far, "eth0")
 		node.AddAddress("eth0", "192.0.2.1/24", "2001:db8::1/64")
 		far.AddAddress("eth0", "192.0.2.2/24", "2001:db8::2/64")
-		nobody := netip.MustParseAddrPort("192.0.2.3:80")
+		absent := netip.MustParseAddrPort("192.0.2.3:80")
 		ask := func(what string, want bool, addresses ...netip.AddrPort) {
 			t.Helper()
 			within := long
@@ -158,7 +158,7 @@ func TestKernelAnswers(t *testing.T) {
 		}
 		for _, host := range []string{"192.0.2.2", "2001:db8::2"} {
 			closed := netip.AddrPortFrom(netip.MustParseAddr(host), 81)
-			ask("nobody listens", true, closed)
+			ask("no program listens", true, closed)
 			far.Do(func() {
 				// It never accepts, as a program that hangs.
 				l, err := net.Listen("tcp", fmt.Sprintf("[%s]:82", host))
@@ -169,9 +169,9 @@ func TestKernelAnswers(t *testing.T) {
 			})
 			hung := netip.AddrPortFrom(closed.Addr(), 82)
 			ask("a program hangs", true, hung)
-			ask("one of two addresses", true, nobody, closed)
+			ask("one of two addresses", true, absent, closed)
 		}
-		ask("nobody has the address", false, nobody)
+		ask("no machine has the address", false, absent)
 		ask("there is no route", false, netip.MustParseAddrPort("198.51.100.1:80"))
 		ask("no address", false)
 		far.Output("nft", "add table inet t; add chain inet t in { type filter hook input priority 0; }; add rule inet t in tcp dport 83 drop")
@@ -201,7 +201,7 @@ func TestClientOfTheDead(t *testing.T) {
 			Yield: lb.SetOf(address), Owners: lb.MapOf(map[netip.Addr]string{address: "b"}),
 			Speakers: map[lb.MAC]bool{lb.MACFrom(self.MAC("eth0")): true, dead: true},
 		})
-		w := newWire(Config{Asker: r, Links: links.Links, Changed: func() {}})
+		w := newWireChecker(Config{Asker: r, Links: links.Links, Changed: func() {}}, time.Now)
 		w.set(map[string]lb.Member{"b": {Links: []lb.Link{{Name: "eth0", MAC: dead, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}},
 			nil, lb.MapOf(map[netip.Addr]string{address: "b"}), netip.MustParseAddr("192.0.2.1"))
 		if got := w.ask("b").Foreign; got != detect.NotAsked {

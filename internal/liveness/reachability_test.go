@@ -31,15 +31,15 @@ func TestLost(t *testing.T) {
 		{name: "one of four is missed", speakers: "a b c d", alive: "a b c", not: "d"},
 		{name: "alone in its cluster, with nodes that have no speaker", speakers: "a", alive: "a"},
 		{name: "no speaker is known yet", alive: "a"},
-		{name: "nobody is heard, nothing is known yet", speakers: "a b c d", alive: "a", want: "b? c? d? x?"},
-		{name: "nobody is heard, and no kernel answers", speakers: "a b c d", alive: "a", not: "b c d x", want: "b c d x"},
+		{name: "no other is heard, nothing is known yet", speakers: "a b c d", alive: "a", want: "b? c? d? x?"},
+		{name: "no other is heard, and no kernel answers", speakers: "a b c d", alive: "a", not: "b c d x", want: "b c d x"},
 		{name: "half is heard", speakers: "a b c d", alive: "a b", not: "c d", want: "c d"},
 		{name: "the other one of two is dead", speakers: "a b", alive: "a", not: "b x", want: "b x"},
 		{name: "the other one of two said goodbye", speakers: "a b", alive: "a", left: "b", want: "b? x?"},
 		{name: "and its kernel answers", speakers: "a b", alive: "a", left: "b", answer: "b"},
 		{name: "the other one of two was killed and is awaited", speakers: "a b", alive: "a b", down: "b"},
 		{name: "its kernel answers, its silence has no reason", speakers: "a b", alive: "a", answer: "b", want: "b?"},
-		{name: "and nobody writes that it is this node which is not heard", speakers: "a b", alive: "a", answer: "b", after: later},
+		{name: "and no other writes that it is this node which is not heard", speakers: "a b", alive: "a", answer: "b", after: later},
 		{name: "of two that are missed, the kernel of one answers", speakers: "a b c", alive: "a", not: "b", answer: "c", after: later, want: "b"},
 		{name: "a node without a speaker answers", speakers: "a b", alive: "a", not: "b", answer: "x", want: "b"},
 		{name: "the API server answers: x may only refuse to be asked", speakers: "a b", alive: "a", not: "b x", api: true, want: "b"},
@@ -52,7 +52,7 @@ func TestLost(t *testing.T) {
 			start := time.Unix(1000, 0)
 			s := reachability{
 				node: "a", view: detect.NodeSets{Alive: nodes(tt.alive), SpeakerDown: nodes(tt.down), Left: nodes(tt.left), Silent: nodes(tt.quiet)},
-				expected: nodes(tt.speakers), missed: peerHealth{}, others: peerHealth{}, api: tt.api,
+				expected: nodes(tt.speakers), missed: peerHealth{}, others: peerHealth{}, apiAnswers: tt.api,
 			}
 			s.view.Alone = tt.alone
 			missed := map[string]cause{}
@@ -71,7 +71,7 @@ func TestLost(t *testing.T) {
 			for answered, list := range map[bool]string{true: tt.answer, false: tt.not} {
 				for node := range nodes(list) {
 					from := s.others
-					if _, is := missed[node]; is {
+					if _, isMissed := missed[node]; isMissed {
 						from = s.missed
 					}
 					if _, known := from[node]; !known {
@@ -81,7 +81,7 @@ func TestLost(t *testing.T) {
 				}
 			}
 			var got []string
-			lost := s.lost(start.Add(tt.after), all)
+			lost := s.lostNodes(start.Add(tt.after), all)
 			for _, node := range slices.Sorted(maps.Keys(lost)) {
 				if got = append(got, node); !lost[node] {
 					got[len(got)-1] += "?"
@@ -99,20 +99,25 @@ func known(metadata map[string]lb.Member, alive map[string]bool, own netip.Addr)
 	return func() Known { return Known{View: detect.NodeSets{Alive: alive}, Members: metadata, Address: own} }
 }
 
+// testLinkWatcher watches a node's own links on a LAN.
+func testLinkWatcher(l *lan, members map[string]lb.Member, alive map[string]bool) *linkWatcher {
+	lastKnown := known(members, alive, netip.MustParseAddr("192.0.2.1"))
+	return newLinkWatcher(Config{Log: quiet, Asker: l, Links: own, Changed: func() {}}, lastKnown, time.Now)
+}
+
 // A link that goes dead with its carrier up is silent after two rounds, and not any more after ten seconds. The
 // link of the heartbeats is theirs.
 func TestLinks(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}
 	kicks := 0
-	w := newLinks(Config{Log: quiet, Asker: l, Links: own, Changed: func() { kicks++ }},
-		known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")))
-	now := time.Now()
-	w.now = func() time.Time { return now }
+	at := time.Now()
+	w := newLinkWatcher(Config{Log: quiet, Asker: l, Links: own, Changed: func() { kicks++ }},
+		known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")), func() time.Time { return at })
 	rounds := func(n int, want ...string) {
 		t.Helper()
 		for range n {
-			now = now.Add(linkInterval)
-			w.round(t.Context())
+			at = at.Add(linkInterval)
+			w.askRound(t.Context())
 		}
 		if got := slices.Sorted(maps.Keys(w.Silent())); !slices.Equal(got, want) {
 			t.Errorf("silent are %v, want %v", got, want)
@@ -136,12 +141,12 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// While the usual machine answers it is asked one question every 400 ms; every four seconds while nobody announces anything, but a silence
-// is found a second later.
+// While the usual machine answers it is asked one question every 400 ms, and every four seconds while no node announces
+// anything. A silence is found a second later all the same.
 func TestLinksAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}
-		w := newLinks(Config{Log: quiet, Asker: l, Links: own, Changed: func() {}}, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")))
+		w := testLinkWatcher(l, neighbours(), living(neighbours()))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -171,7 +176,7 @@ func TestLinksAtRest(t *testing.T) {
 		if l.long != 1 {
 			t.Errorf("asked three times in %d rounds, want the first one alone", l.long)
 		}
-		w.idle.Store(true)
+		w.isIdle.Store(true)
 		asked(4 * time.Second)
 		if got := asked(40 * time.Second); got != 10 {
 			t.Errorf("asked %d questions in forty idle seconds, want 10", got)
@@ -195,12 +200,12 @@ func TestLinksAtRest(t *testing.T) {
 func TestLinkOthersAnswer(t *testing.T) {
 	gateway := lb.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{gateway}}
-	w := newLinks(Config{Log: quiet, Asker: l, Links: own, Changed: func() {}}, known(neighbours(), living(neighbours()), netip.MustParseAddr("192.0.2.1")))
-	w.round(t.Context())
+	w := testLinkWatcher(l, neighbours(), living(neighbours()))
+	w.askRound(t.Context())
 	for _, gone := range []lb.MAC{mac(12), mac(99)} {
 		l.answers = map[lb.MAC]int{mac(12): 3, mac(99): 3, gone: 0}
 		for range 10 {
-			if w.round(t.Context()); len(w.Silent()) > 0 {
+			if w.askRound(t.Context()); len(w.Silent()) > 0 {
 				t.Fatalf("silent without %v", gone)
 			}
 		}
@@ -224,8 +229,8 @@ func TestLinkManyDie(t *testing.T) {
 		known   bool
 		foreign []lb.Question
 	}{
-		"more than are asked at once":          {die: window + 1},
-		"more than are asked twice, and known": {die: 2*window + 1, known: true},
+		"more than are asked at once":          {die: maxNeighboursAsked + 1},
+		"more than are asked twice, and known": {die: 2*maxNeighboursAsked + 1, known: true},
 		"all but a foreign machine":            {die: 30, foreign: []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}},
 	} {
 		for rounds := range 30 {
@@ -237,9 +242,9 @@ func TestLinkManyDie(t *testing.T) {
 				l.answers[mac(100+i)] = 3
 			}
 			alive := living(members)
-			w := newLinks(Config{Log: quiet, Asker: l, Links: own, Changed: func() {}}, known(members, alive, netip.MustParseAddr("192.0.2.1")))
+			w := testLinkWatcher(l, members, alive)
 			for range 1 + rounds {
-				w.round(t.Context())
+				w.askRound(t.Context())
 			}
 			for i := range tt.die {
 				l.answers[mac(byte(100+i))] = 0
@@ -248,7 +253,7 @@ func TestLinkManyDie(t *testing.T) {
 				}
 			}
 			for range 10 {
-				if w.round(t.Context()); len(w.Silent()) > 0 {
+				if w.askRound(t.Context()); len(w.Silent()) > 0 {
 					t.Fatalf("%s: silent after %d rounds", name, rounds)
 				}
 			}
@@ -256,13 +261,12 @@ func TestLinkManyDie(t *testing.T) {
 	}
 }
 
-// Where nobody ever answered, or nobody else is, a link is not silent.
-func TestLinkOfNobody(t *testing.T) {
-	for name, members := range map[string]map[string]lb.Member{"others": neighbours(), "nobody": {"w1": neighbours()["w1"]}} {
-		w := newLinks(Config{Log: quiet, Asker: &lan{answers: map[lb.MAC]int{mac(12): 0}}, Links: own, Changed: func() {}},
-			known(members, living(members), netip.MustParseAddr("192.0.2.1")))
+// A link is not silent where no machine ever answered, or no other node is.
+func TestEmptyLink(t *testing.T) {
+	for name, members := range map[string]map[string]lb.Member{"others": neighbours(), "none": {"w1": neighbours()["w1"]}} {
+		w := testLinkWatcher(&lan{answers: map[lb.MAC]int{mac(12): 0}}, members, living(members))
 		for range 10 {
-			if w.round(t.Context()); len(w.Silent()) > 0 {
+			if w.askRound(t.Context()); len(w.Silent()) > 0 {
 				t.Fatalf("%s: silent", name)
 			}
 		}

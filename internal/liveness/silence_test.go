@@ -16,18 +16,18 @@ import (
 // TestQuietAtOnce: a silence without a reason is written at once, by those that repeat.
 func TestQuietAtOnce(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	now := epoch.Add(10 * time.Second)
+	at := epoch.Add(10 * time.Second)
 	s := peerHealth{}
-	s.update(now, map[string]cause{"blocked": unexplained, "dead": unexplained, "left": explained, "new": notYet, "unasked": unexplained})
+	s.update(at, map[string]cause{"blocked": unexplained, "dead": unexplained, "left": explained, "new": neverHeard, "unasked": unexplained})
 	for node, answers := range map[string]bool{"blocked": true, "dead": false, "left": true, "new": true} {
-		s.record(now, node, answers)
+		s.record(at, node, answers)
 	}
 	for atOnce, want := range map[bool]string{false: "", true: "blocked@9.7"} {
-		if got := named(epoch, s.quiet(now, atOnce)); got != want {
+		if got := named(epoch, s.quiet(at, atOnce)); got != want {
 			t.Errorf("at once %t: %q, want %q", atOnce, got, want)
 		}
 	}
-	if !s.recent(now) || s.recent(now.Add(recentTime)) {
+	if !s.hasRecent(at) || s.hasRecent(at.Add(recentTime)) {
 		t.Error("it is recent now, and later it is not")
 	}
 }
@@ -54,9 +54,9 @@ func TestInterval(t *testing.T) {
 		{"a node is unreachable", "u v", "s", 1, false, 0, 0},
 		{"a speaker alone is silent", "u", "r s", 1, false, 0, math.MaxInt64},
 	} {
-		is := Silence{Unreachable: silent(tt.unreachable), Quiet: silent(tt.quiet), missed: tt.missed, recent: tt.recent}
+		silence := Silence{Unreachable: silent(tt.unreachable), Quiet: silent(tt.quiet), missedCount: tt.missed, hasRecent: tt.recent}
 		for repeats, want := range map[bool]time.Duration{true: tt.first, false: tt.others} {
-			if got := is.Interval(written, repeats); got != want {
+			if got := silence.Interval(written, repeats); got != want {
 				t.Errorf("%s, repeats %t: %s, want %s", tt.name, repeats, got, want)
 			}
 		}
@@ -80,34 +80,34 @@ func TestBlocked(t *testing.T) {
 			vote := Vote{Written: "before", Alive: 4}
 			w, here := votes{}, peerHealth{}
 			yields := time.Duration(-1)
-			for at := time.Duration(0); yields < 0; at += step {
-				now := start.Add(at)
-				if at > doubtTime {
+			for elapsed := time.Duration(0); yields < 0; elapsed += step {
+				at := start.Add(elapsed)
+				if elapsed > doubtTime {
 					t.Fatalf("looking at %s, noticed at %s: d never yields", phase, notice)
 				}
-				if at >= 200*time.Millisecond {
-					here.update(now, missing("a b c", unexplained))
-					here.record(now, "a", true)
+				if elapsed >= 200*time.Millisecond {
+					here.update(at, missing("a b c", unexplained))
+					here.record(at, "a", true)
 				}
-				if at >= 200*time.Millisecond+notice {
-					heard.update(now, missing("d", unexplained))
+				if elapsed >= 200*time.Millisecond+notice {
+					heard.update(at, missing("d", unexplained))
 				}
-				if at >= 200*time.Millisecond+notice+late && len(heard) > 0 {
-					heard.record(now, "d", true)
+				if elapsed >= 200*time.Millisecond+notice+late && len(heard) > 0 {
+					heard.record(at, "d", true)
 				}
-				is := Silence{Quiet: heard.quiet(now, true), Complete: heard.complete(), missed: len(heard), recent: heard.recent(now)}
-				if is.Complete && now.Sub(writtenAt) >= is.Interval(written, true) {
-					written, writtenAt = is, now
-					vote = Vote{Written: now.String(), Alive: 4 - len(heard), Misses: listed(is.Quiet)}
+				silence := Silence{Quiet: heard.quiet(at, true), Complete: heard.isComplete(), missedCount: len(heard), hasRecent: heard.hasRecent(at)}
+				if silence.Complete && at.Sub(writtenAt) >= silence.Interval(written, true) {
+					written, writtenAt = silence, at
+					vote = Vote{Written: at.String(), Alive: 4 - len(heard), Misses: listed(silence.Quiet)}
 				}
-				if at >= 200*time.Millisecond && (at-phase)%read == 0 {
-					w.add(now, "a", vote)
+				if elapsed >= 200*time.Millisecond && (elapsed-phase)%read == 0 {
+					w.add(at, "a", vote)
 				}
-				if got := w.partition(now, "d", nodes("d"), false, []string{"a", "b", "c"}, nil); len(got.YieldsTo) == 3 {
-					yields = at
+				if got := w.partition(at, side{self: "d", alive: nodes("d"), missed: []string{"a", "b", "c"}}); len(got.YieldsTo) == 3 {
+					yields = elapsed
 				}
-				if lost, known := here["a"].lost(now); len(here) > 0 && (!lost || known) {
-					t.Fatalf("looking at %s, noticed at %s: d takes over after %s", phase, notice, at)
+				if lost, known := here["a"].isLost(at); len(here) > 0 && (!lost || known) {
+					t.Fatalf("looking at %s, noticed at %s: d takes over after %s", phase, notice, elapsed)
 				}
 			}
 			if yields > time.Second {
@@ -118,31 +118,31 @@ func TestBlocked(t *testing.T) {
 }
 
 // TestGoodbyes: a node whose speaker was stopping forwards for a while after it is
-// gone; one whose speaker is there, or was not stopping, is no case of that.
+// gone. A node whose speaker is there, or was not stopping, does not count.
 func TestGoodbyes(t *testing.T) {
-	g, now := goodbyes{}, time.Unix(1000, 0)
+	g, at := goodbyes{}, time.Unix(1000, 0)
 	stopping, fresh := lb.Member{Stopping: true}, lb.Member{}
 	for _, tt := range []struct {
-		when  string
-		after time.Duration
-		a     lb.Member
-		alive string
-		said  string
-		left  bool
-		again time.Duration
+		when      string
+		after     time.Duration
+		a         lb.Member
+		alive     string
+		farewells string
+		left      bool
+		again     time.Duration
 	}{
 		{"a is stopping", 0, stopping, "a b", "", false, 0},
-		{"a has left, b is dead", time.Second, stopping, "", "", true, leftTime},
-		{"shortly before time is up", leftTime - time.Second, stopping, "", "", true, time.Second},
+		{"a has left, b is dead", time.Second, stopping, "", "", true, departedTime},
+		{"shortly before time is up", departedTime - time.Second, stopping, "", "", true, time.Second},
 		{"time is up", time.Second, stopping, "", "", false, 0},
 		{"a is back", time.Second, fresh, "a", "", false, 0},
-		{"a has left again", time.Second, stopping, "", "", true, leftTime},
+		{"a has left again", time.Second, stopping, "", "", true, departedTime},
 		{"a is back again", time.Second, fresh, "a", "", false, 0},
-		{"a has left, and its last metadata was lost", time.Second, fresh, "", "a", true, leftTime},
-		{"time is up again", leftTime, fresh, "", "a", false, 0},
+		{"a has left, and its last metadata was lost", time.Second, fresh, "", "a", true, departedTime},
+		{"time is up again", departedTime, fresh, "", "a", false, 0},
 	} {
-		now = now.Add(tt.after)
-		left, again := g.left(now, map[string]lb.Member{"a": tt.a, "b": {}}, nodes(tt.alive), nodes(tt.said))
+		at = at.Add(tt.after)
+		left, again := g.departed(at, map[string]lb.Member{"a": tt.a, "b": {}}, nodes(tt.alive), nodes(tt.farewells))
 		if left["a"] != tt.left || left["b"] || again != tt.again {
 			t.Errorf("%s: left are %v, again after %v; want a: %t, %v", tt.when, left, again, tt.left, tt.again)
 		}
@@ -151,7 +151,7 @@ func TestGoodbyes(t *testing.T) {
 
 // echoTest is a watcher of w2, for which a switch answers ARP.
 type echoTest struct {
-	*wire
+	*wireChecker
 	*lan
 	t       *testing.T
 	time    time.Time
@@ -160,21 +160,20 @@ type echoTest struct {
 
 func newEchoTest(t *testing.T, echoes int) *echoTest {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3}, echoes: map[lb.MAC]int{mac(2): echoes}}
-	e := &echoTest{wire: newWire(Config{Asker: l, Links: own, Changed: func() {}}), lan: l, t: t, time: time.Now()}
-	e.wire.now = func() time.Time { return e.time }
-	e.wire.config.Changed = func() { e.changes++ }
+	e := &echoTest{lan: l, t: t, time: time.Now()}
+	e.wireChecker = newWireChecker(Config{Asker: l, Links: own, Changed: func() { e.changes++ }}, func() time.Time { return e.time })
 	e.hears("w2")
 	return e
 }
 
 // hears sets the nodes that are heard, of which w2 announces an address.
 func (e *echoTest) hears(heard ...string) {
-	is := map[string]bool{}
+	heardSet := map[string]bool{}
 	for _, node := range heard {
-		is[node] = true
+		heardSet[node] = true
 	}
 	owners := map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1"}
-	e.set(neighbours(), is, lb.MapOf(owners), netip.MustParseAddr("192.0.2.1"))
+	e.set(neighbours(), heardSet, lb.MapOf(owners), netip.MustParseAddr("192.0.2.1"))
 }
 
 // tries lets so much time pass, looks for speakers that are due, and reports whether it asked w2.
@@ -231,8 +230,8 @@ func TestEcho(t *testing.T) {
 // through. Only a speaker that announces is reported for an echo that does not.
 func TestEchoOfTheIdle(t *testing.T) {
 	e := newEchoTest(t, 0)
-	announced, owns := e.announced, e.owns
-	e.announced, e.owns = map[string]lb.Map[netip.Addr, struct{}]{}, map[string]lb.Map[netip.Addr, struct{}]{}
+	announced, owns := e.announced, e.ownedBy
+	e.announced, e.ownedBy = map[string]lb.Map[netip.Addr, struct{}]{}, map[string]lb.Map[netip.Addr, struct{}]{}
 	if !e.tries(0, 0) || !e.tries(retrialInterval, 0) || len(e.withoutEcho()) != 0 {
 		t.Errorf("asked %v, without echo are %v", e.asked, e.withoutEcho())
 	}
@@ -240,7 +239,7 @@ func TestEchoOfTheIdle(t *testing.T) {
 	if e.tries(2*trialInterval, 1); len(e.asked) == 0 || slices.ContainsFunc(e.asked, isAnnounced) {
 		t.Errorf("asked %v, want about no address: it may have lost what it announced before", e.asked)
 	}
-	e.announced, e.owns = announced, owns
+	e.announced, e.ownedBy = announced, owns
 	e.want("dead as soon as it announces", 0, detect.Unanswered)
 }
 
@@ -281,22 +280,22 @@ func TestEchoOfTheDying(t *testing.T) {
 func TestEchoBlocked(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3}, echoes: map[lb.MAC]int{mac(2): 0}}
 	changes := 0
-	m := New(Config{
-		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own, Changed: func() { changes++ }, SilenceChanged: func() {}, KickProbe: func() {},
-	})
+	at := time.Now()
+	m := newMonitor(Config{
+		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own,
+		Changed: func() { changes++ }, SilenceChanged: func() {}, KickProbe: func() {},
+	}, func() time.Time { return at })
 	m.Set(Known{View: detect.NodeSets{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
 	var none lb.Map[netip.Addr, string]
 	m.SetOwners(lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2"}))
-	now := time.Now()
-	m.wire.now = func() time.Time { return now }
-	for range minSilentTrials {
+	for range minMissedTrials {
 		m.wire.tryEchoes(t.Context())
-		now = now.Add(retrialInterval)
+		at = at.Add(retrialInterval)
 	}
 	if p := m.State().Problems; len(p) != 1 || p[0].Reason != lb.EchoBlocked || p[0].Object != node("w1") {
 		t.Errorf("problems: %v", p)
 	}
-	l.echoes[mac(2)], now = 1, now.Add(2*trialInterval)
+	l.echoes[mac(2)], at = 1, at.Add(2*trialInterval)
 	m.wire.tryEchoes(t.Context())
 	if p := m.State().Problems; len(p) != 0 || changes != 2 {
 		t.Errorf("problems: %v after %d changes", p, changes)
@@ -304,8 +303,8 @@ func TestEchoBlocked(t *testing.T) {
 
 	// A node that gave its last address up is no Problem, whatever its echo does.
 	l.echoes[mac(2)] = 0
-	for range minSilentTrials {
-		now = now.Add(2 * trialInterval)
+	for range minMissedTrials {
+		at = at.Add(2 * trialInterval)
 		m.wire.tryEchoes(t.Context())
 	}
 	blocked := len(m.State().Problems)
@@ -321,7 +320,7 @@ func TestPortsBlocked(t *testing.T) {
 		"node w1 gets no heartbeats from w2 on UDP port 7948, though": {Name: "w2", Blocked: true},
 		"node w1 gets no gossip from w2 on TCP and UDP port 7947, ":   {Name: "w2", GossipBlocked: true},
 	} {
-		got := problems(c, []detect.Member{{Name: "w1"}, member, {Name: "w3"}}, nil, findings{})
+		got := networkProblems(c, []detect.Member{{Name: "w1"}, member, {Name: "w3"}}, nil, linkFindings{})
 		if len(got) != 1 || got[0].Reason != lb.HeartbeatsBlocked || !strings.HasPrefix(got[0].Message, want) {
 			t.Errorf("%+v: %+v", member, got)
 		}
@@ -345,7 +344,7 @@ func TestEchoesDue(t *testing.T) {
 		e.heard[name] = true
 	}
 	for range 5 {
-		if n := len(e.due()); n != maxTrials {
+		if n := len(e.dueNodes()); n != maxTrials {
 			t.Errorf("%d are tried at once", n)
 		}
 	}

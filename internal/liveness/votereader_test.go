@@ -21,7 +21,7 @@ import (
 func TestOneOwner(t *testing.T) {
 	all := []string{"a", "b", "c", "d"}
 	for n := 2; n <= len(all); n++ {
-		for _, side := range sides(n) {
+		for _, side := range splits(n) {
 			for serving := 1; serving < 1<<n; serving++ {
 				for _, kernels := range []bool{false, true} {
 					owners, writers, routes := "", "", ""
@@ -47,12 +47,12 @@ func TestOneOwner(t *testing.T) {
 	}
 }
 
-// sides returns all ways in which n nodes fall apart: the number of each one's side.
-func sides(n int) (out [][]int) {
+// splits returns all ways in which n nodes fall apart: the number of each one's side.
+func splits(n int) (out [][]int) {
 	if n == 0 {
 		return [][]int{nil}
 	}
-	for _, rest := range sides(n - 1) {
+	for _, rest := range splits(n - 1) {
 		for side := range slices.Max(append([]int{-1}, rest...)) + 2 {
 			out = append(out, append(slices.Clone(rest), side))
 		}
@@ -62,10 +62,10 @@ func sides(n int) (out [][]int) {
 
 // partitioned returns what a node plans when it has read what is to be read. The
 // kernels of the others answer it, or they do not.
-func partitioned(t *testing.T, all []string, side []int, serving, self int, kernels bool) plan.Plan {
+func partitioned(t *testing.T, all []string, sideOf []int, serving, self int, kernels bool) plan.Plan {
 	t.Helper()
 	start := time.Unix(1000, 0)
-	now := start.Add(doubtTime)
+	at := start.Add(doubtTime)
 	expected, services := map[string]bool{}, lb.Names{}
 	state := lb.State{
 		Nodes: map[string]lb.Node{}, HeldDown: map[string]bool{},
@@ -87,10 +87,13 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 	}}
 	// of returns what the node of an index knows.
 	of := func(i int) reachability {
-		r := reachability{node: all[i], view: detect.NodeSets{Alive: map[string]bool{}}, expected: expected, missed: peerHealth{}, others: peerHealth{}, api: true}
+		r := reachability{
+			node: all[i], view: detect.NodeSets{Alive: map[string]bool{}}, expected: expected,
+			missed: peerHealth{}, others: peerHealth{}, apiAnswers: true,
+		}
 		missed := map[string]cause{}
 		for j, node := range all {
-			if side[j] == side[i] {
+			if sideOf[j] == sideOf[i] {
 				r.view.Alive[node] = true
 			} else {
 				missed[node] = unexplained
@@ -98,31 +101,33 @@ func partitioned(t *testing.T, all []string, side []int, serving, self int, kern
 		}
 		r.missed.update(start, missed)
 		for node := range missed {
-			r.missed.record(now, node, kernels)
+			r.missed.record(at, node, kernels)
 		}
 		return r
 	}
 	here, heard := of(self), votes{}
 	for i, node := range all {
-		if here.view.Alive[node] || !here.cutOff() {
+		if here.view.Alive[node] || !here.isCutOff() {
 			continue
 		}
 		theirs := of(i)
-		vote := Vote{Expected: len(all), Alive: len(theirs.view.Alive), Misses: listed(slices.Concat(theirs.missed.unreachable(), theirs.missed.quiet(now, true)))}
-		for _, at := range []time.Time{start, now} {
-			vote.Written = at.String()
-			heard.add(at, node, vote)
+		vote := Vote{Expected: len(all), Alive: len(theirs.view.Alive), Misses: listed(slices.Concat(theirs.missed.unreachable(), theirs.missed.quiet(at, true)))}
+		for _, votedAt := range []time.Time{start, at} {
+			vote.Written = votedAt.String()
+			heard.add(votedAt, node, vote)
 		}
 	}
-	missed, _ := here.unheard()
-	lost := here.lost(now, expected)
-	got := State{Alive: here.view.Alive, HeldDown: map[string]bool{}, Partition: heard.partition(now, all[self], here.view.Alive, false, missed, lost)}
+	missed, _ := here.unheardNodes()
+	lost := here.lostNodes(at, expected)
+	partition := heard.partition(at, side{self: all[self], alive: here.view.Alive, missed: missed, lost: lost})
+	got := State{Alive: here.view.Alive, HeldDown: map[string]bool{}, Partition: partition}
 	got.yield()
 	state.Members, state.HeldDown, state.Here.Partition, state.Here.CutOffFrom = got.Alive, got.HeldDown, got.Partition, lost
 	return plan.ForNode(all[self], state)
 }
 
-// A node of another side ranks first while it only is silent here, and counts as alive; so does one that counts as dead.
+// A node of another side ranks first while it is only silent here, and counts as alive. So does a node that counts as
+// dead.
 func TestYieldRanks(t *testing.T) {
 	got := State{Alive: nodes("a c"), Partition: lb.Partition{YieldsTo: []string{"a", "b"}}}
 	got.yield()
@@ -150,7 +155,8 @@ func results(self, ours, missed string, after time.Duration, heard ...string) lb
 		fmt.Sscan(f[1], &vote.Alive)
 		w.add(at, f[0], vote)
 	}
-	return w.partition(at.Add(after), self, nodes(ours), false, strings.Fields(missed), nodes(missed))
+	here := side{self: self, alive: nodes(ours), missed: strings.Fields(missed), lost: nodes(missed)}
+	return w.partition(at.Add(after), here)
 }
 
 func TestYield(t *testing.T) {
@@ -170,14 +176,14 @@ func TestYield(t *testing.T) {
 		{"one of two, with the higher name", "b", "a", "a 2, a 1 b", 0, "[a]"},
 		{"it is running and hears this node", "c", "a b", "a 3, a 3", 0, "[]"},
 		{"it is running and misses another", "c", "a b", "a 3, a 2 b", 0, "[]"},
-		{"it was running and votes no more", "c", "a b", "a 3, a 2 c", voteTime, "[]"},
-		{"it goes on voting", "c", "a b", "a 3, a 2 c, a 2 c", voteTime - time.Second, "[a b]"},
+		{"it was running and votes no more", "c", "a b", "a 3, a 2 c", voteLifetime, "[]"},
+		{"it goes on voting", "c", "a b", "a 3, a 2 c, a 2 c", voteLifetime - time.Second, "[a b]"},
 		{"half of four, all running", "b d", "a c", "a 4, c 4, a 2 b d, c 2 b d", 0, "[a c]"},
 		{"half of four, the lowest of which cannot be read", "b d", "a c", "c 4, c 2 b d", 0, "[a c]"},
 		{"a larger side that is cut off too", "c", "a b d e", "a 3, a 2 c d e", 0, "[a b]"},
 		{"one of many sides, with a higher name", "c", "a b d e", "d 4, d 1 a b c e", 0, "[]"},
 		{"one of many sides, with a lower name", "c", "a b d e", "a 4, a 1 b c d e", 0, "[a]"},
-		{"a list that is full misses all", "c", "a b", "a 3, a 2" + strings.Repeat(" x", MostNamed), 0, "[a]"},
+		{"a list that is full misses all", "c", "a b", "a 3, a 2" + strings.Repeat(" x", MaxNamed), 0, "[a]"},
 	} {
 		var heard []string
 		if tt.heard != "" {
@@ -196,8 +202,9 @@ func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 		w := votes{}
 		w.add(start, "a", Vote{Written: "1", Alive: 3})
 		w.add(nstest.SetClock(start.Add(time.Second), by), "a", Vote{Written: "2", Alive: 2, Misses: []string{"c"}})
-		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + voteTime - 1: "[a]", time.Second + voteTime: "[]"} {
-			if got := fmt.Sprint(w.partition(nstest.SetClock(start.Add(after), 2*by), "c", nodes("c"), false, []string{"a"}, nil).YieldsTo); got != want {
+		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + voteLifetime - 1: "[a]", time.Second + voteLifetime: "[]"} {
+			here := side{self: "c", alive: nodes("c"), missed: []string{"a"}}
+			if got := fmt.Sprint(w.partition(nstest.SetClock(start.Add(after), 2*by), here).YieldsTo); got != want {
 				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
 			}
 		}
@@ -211,7 +218,7 @@ func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 // #598, #2747; kube-vip #1775).
 func TestOneSideYields(t *testing.T) {
 	all := []string{"a", "b", "c", "d", "e"}
-	now := time.Unix(1000, 0)
+	at := time.Unix(1000, 0)
 	for n := 2; n <= len(all); n++ {
 		for split := 1; split < 1<<n-1; split++ {
 			for unreadable := -1; unreadable < n; unreadable++ {
@@ -227,17 +234,19 @@ func TestOneSideYields(t *testing.T) {
 					for i, mine := range sides {
 						w, them := votes{}, slices.Sorted(maps.Keys(sides[1-i]))
 						for _, vote := range []Vote{{Written: "1", Alive: n}, {Written: "2", Alive: len(them), Misses: slices.Collect(maps.Keys(mine)), LinkFails: fails[1-i]}} {
-							if vote.Written == "2" && w.partition(now, all[0], mine, fails[i], them, nil).YieldsTo != nil {
+							here := side{self: all[0], alive: mine, linkFails: fails[i], missed: them}
+							if vote.Written == "2" && w.partition(at, here).YieldsTo != nil {
 								t.Errorf("%v yields without a new vote", mine)
 							}
 							for _, theirs := range them {
 								if unreadable < 0 || theirs != all[unreadable] {
-									w.add(now, theirs, vote)
+									w.add(at, theirs, vote)
 								}
 							}
 						}
 						for self := range mine {
-							if got := w.partition(now, self, mine, fails[i], them, nil).YieldsTo; slices.Equal(got, them) {
+							here := side{self: self, alive: mine, linkFails: fails[i], missed: them}
+							if got := w.partition(at, here).YieldsTo; slices.Equal(got, them) {
 								yields[i]++
 							} else if got != nil {
 								t.Errorf("%s yields to %v, want %v", self, got, them)

@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// lan answers questions as set: so many times of three by MAC, Unasked for those that are not there. Of those who do not answer three times
-// the first answer is lost.
+// lan answers questions as set: so many times of three by MAC, Unasked for a machine that is not there. If a machine
+// answers less than three times, its first answer is lost.
 type lan struct {
-	mu      sync.Mutex // for those that ask in another goroutine
+	mu      sync.Mutex // for askers in another goroutine
 	answers map[lb.MAC]int
-	// echoes are the answers to echoes; nil is those of above. Speakers answer about lb.Hearing unless they are deaf, and
-	// about lb.NotHearing if they are; older ones about neither.
+	// echoes are the answers to echoes, nil for the same as answers. Speakers answer about lb.Hearing unless they are
+	// deaf, and about lb.NotHearing if they are. Older speakers answer about neither.
 	echoes    map[lb.MAC]int
 	deaf, old bool
 	foreign   []lb.Question
@@ -62,6 +62,9 @@ func (l *lan) Foreign(name string, n int) (out []lb.Question) {
 	}
 	return out
 }
+
+// wireConfig has a node's own links on a LAN.
+func wireConfig(l *lan) Config { return Config{Asker: l, Links: own, Changed: func() {}} }
 
 func mac(n byte) lb.MAC { return lb.MAC{2, 0, 0, 0, 0, n} }
 
@@ -120,7 +123,7 @@ func TestWire(t *testing.T) {
 		"the question is not put": {"w2", nil, []lb.Question{gateway}, detect.WireAnswer{}},
 	} {
 		l := &lan{answers: tt.answers, foreign: tt.foreign}
-		w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
+		w := newWireChecker(wireConfig(l), time.Now)
 		w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{
 			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
 		}), netip.MustParseAddr("192.0.2.1"))
@@ -141,7 +144,7 @@ func TestWire(t *testing.T) {
 // A node whose addresses were taken over is still asked for those that it had.
 func TestWireRemembers(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3}}
-	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
+	w := newWireChecker(wireConfig(l), time.Now)
 	a := netip.MustParseAddr("192.0.2.100")
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{a: "w2"}), netip.MustParseAddr("192.0.2.1"))
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{a: "w1"}), netip.MustParseAddr("192.0.2.1"))
@@ -162,7 +165,7 @@ func TestWireElsewhere(t *testing.T) {
 	deaf, old := func(l *lan) { l.deaf = true }, func(l *lan) { l.old = true }
 	for name, tt := range map[string]struct {
 		node, gateway int
-		is            func(*lan)
+		change        func(*lan)
 		isUntried     bool
 		want          detect.WireAnswer
 	}{
@@ -176,12 +179,12 @@ func TestWireElsewhere(t *testing.T) {
 		"first answer, and not tried": {3, 0, nil, true, detect.WireAnswer{Elsewhere: answered, Hears: true, ForeignElsewhere: silent}},
 	} {
 		l := &lan{answers: map[lb.MAC]int{mac(12): tt.node, mac(99): tt.gateway}, foreign: gateway}
-		if tt.is != nil {
-			tt.is(l)
+		if tt.change != nil {
+			tt.change(l)
 		}
-		w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
+		w := newWireChecker(wireConfig(l), time.Now)
 		w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
-		w.trialsElsewhere["w2"] = trial{echoes: !tt.isUntried}
+		w.trialsElsewhere["w2"] = echoTrial{getsThrough: !tt.isUntried}
 		if got := w.ask("w2"); got != tt.want {
 			t.Errorf("%s: %+v, want %+v; asked %v", name, got, tt.want, l.asked)
 		}
@@ -198,7 +201,7 @@ func TestWireWithoutOwnLink(t *testing.T) {
 	lost[0].Up = false
 	for name, links := range map[string][]lb.Interface{"no carrier": lost, "no link": own()[1:]} {
 		l := &lan{answers: map[lb.MAC]int{mac(12): 3}}
-		w := newWire(Config{Asker: l, Links: func() []lb.Interface { return links }, Changed: func() {}})
+		w := newWireChecker(Config{Asker: l, Links: func() []lb.Interface { return links }, Changed: func() {}}, time.Now)
 		owners := lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"})
 		w.set(neighbours(), nil, owners, netip.MustParseAddr("192.0.2.1"))
 		want := detect.WireAnswer{Elsewhere: detect.Answered, Hears: true}
@@ -210,10 +213,9 @@ func TestWireWithoutOwnLink(t *testing.T) {
 
 // TestWireHearsForeign: a foreign machine on the link of the heartbeats counts for a second, and only while it answers.
 func TestWireHearsForeign(t *testing.T) {
-	now := time.Now()
+	at := time.Now()
 	l := &lan{answers: map[lb.MAC]int{mac(99): 3}, foreign: []lb.Question{{Link: "eth0", MAC: mac(99)}}}
-	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
-	w.now = func() time.Time { return now }
+	w := newWireChecker(wireConfig(l), func() time.Time { return at })
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
 	if w.hearsForeign() {
 		t.Error("it was not asked")
@@ -221,7 +223,7 @@ func TestWireHearsForeign(t *testing.T) {
 	if w.ask("w2"); !w.hearsForeign() {
 		t.Error("it answered")
 	}
-	if now = now.Add(time.Second); w.hearsForeign() {
+	if at = at.Add(time.Second); w.hearsForeign() {
 		t.Error("it answered a second ago")
 	}
 	w.ask("w2")
@@ -234,7 +236,7 @@ func TestWireHearsForeign(t *testing.T) {
 // The link of the heartbeats alone counts, unless the node is not on it.
 func TestWireOfAnotherLink(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{{Link: "eth1", MAC: mac(99)}}}
-	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
+	w := newWireChecker(wireConfig(l), time.Now)
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}), netip.MustParseAddr("203.0.113.1"))
 	if got, want := w.ask("w2"), (detect.WireAnswer{Node: detect.Answered}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -243,10 +245,9 @@ func TestWireOfAnotherLink(t *testing.T) {
 
 // The silence of machines that have been gone for long shows nothing.
 func TestWireForeignMachines(t *testing.T) {
-	now := time.Now()
+	at := time.Now()
 	l := &lan{answers: map[lb.MAC]int{mac(2): 0, mac(99): 1}, foreign: []lb.Question{{Link: "eth0", MAC: mac(99)}}}
-	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
-	w.now = func() time.Time { return now }
+	w := newWireChecker(wireConfig(l), func() time.Time { return at })
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -256,21 +257,21 @@ func TestWireForeignMachines(t *testing.T) {
 	for _, tt := range []struct {
 		after time.Duration
 		want  detect.WireReply
-	}{{time.Second, detect.Unanswered}, {foreignTime - 2*time.Second, detect.Unanswered}, {3 * time.Second, detect.NotAsked}} {
+	}{{time.Second, detect.Unanswered}, {foreignLifetime - 2*time.Second, detect.Unanswered}, {3 * time.Second, detect.NotAsked}} {
 		l.answers[mac(99)] = 0
-		now = now.Add(tt.after)
+		at = at.Add(tt.after)
 		if got := w.ask("w2").Foreign; got != tt.want {
 			t.Errorf("%v later: %v, want %v", tt.after, got, tt.want)
 		}
 	}
 }
 
-// Machines that ask and never answer change nothing: neither does their silence show that this node's link fails, nor do
-// they hide one that answers.
+// Machines that ask and never answer change nothing: their silence does not show that this node's link fails, and they
+// hide no machine that answers.
 func TestWireForgedAskers(t *testing.T) {
 	asker := func(n byte) lb.Question { return lb.Question{Link: "eth0", MAC: mac(n)} }
 	l := &lan{answers: map[lb.MAC]int{mac(2): 0, mac(98): 3}, foreign: []lb.Question{asker(98)}}
-	w := newWire(Config{Asker: l, Links: own, Changed: func() {}})
+	w := newWireChecker(wireConfig(l), time.Now)
 	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{}), netip.MustParseAddr("192.0.2.1"))
 	expect := func(what string, want detect.WireReply) {
 		t.Helper()
@@ -298,9 +299,9 @@ type fabric struct {
 	owner, watcher, bridge *nstest.NS
 	speaker                *layer2.Responder
 	stop                   func()
-	wire                   *wire
-	// now is the watcher's time.
-	now time.Time
+	wire                   *wireChecker
+	// time is the watcher's.
+	time time.Time
 }
 
 var keys = [][]byte{bytes.Repeat([]byte{7}, 32)}
@@ -327,11 +328,10 @@ func newFabric(t *testing.T, address netip.Addr) *fabric {
 	asker := responder(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
 	f.speaker.SetKeys(keys)
 	asker.SetKeys(keys)
-	f.wire = newWire(Config{Asker: asker, Changed: func() {}, Links: func() []lb.Interface {
+	f.time = time.Now()
+	f.wire = newWireChecker(Config{Asker: asker, Changed: func() {}, Links: func() []lb.Interface {
 		return []lb.Interface{eth0(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")}
-	}})
-	f.now = time.Now()
-	f.wire.now = func() time.Time { return f.now }
+	}}, func() time.Time { return f.time })
 	f.wire.set(map[string]lb.Member{"w2": {Links: []lb.Link{{
 		Name: "eth0", MAC: eth0(f.owner).MAC, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
 	}}}}, map[string]bool{"w2": true}, lb.MapOf(map[netip.Addr]string{address: "w2"}), netip.MustParseAddr("192.0.2.1"))
@@ -354,9 +354,9 @@ func responderOn(links func() []lb.Interface) *layer2.Responder {
 }
 
 // ask returns what the watcher makes of the owner.
-func (f *fabric) ask() (is detect.WireReply) {
-	f.watcher.Do(func() { is = f.wire.ask("w2").Node })
-	return is
+func (f *fabric) ask() (reply detect.WireReply) {
+	f.watcher.Do(func() { reply = f.wire.ask("w2").Node })
+	return reply
 }
 
 // try makes the watcher try the owner's echo until trials show what they show: that it gets through or does not.
@@ -364,8 +364,8 @@ func (f *fabric) try(t *testing.T, echoes bool) {
 	t.Helper()
 	nstest.Until(t, 30*time.Second, "trials", func() bool {
 		f.watcher.Do(func() { f.wire.tryEchoes(t.Context()) })
-		f.now = f.now.Add(retrialInterval)
-		return f.wire.trials["w2"].echoes == echoes && (len(f.wire.withoutEcho()) == 0) == echoes
+		f.time = f.time.Add(retrialInterval)
+		return f.wire.trials["w2"].getsThrough == echoes && (len(f.wire.withoutEcho()) == 0) == echoes
 	})
 }
 
@@ -397,7 +397,7 @@ func each(t *testing.T, test func(t *testing.T, f *fabric)) {
 
 func (f *fabric) want(t *testing.T, what string, want detect.WireReply) {
 	t.Helper()
-	// A busy machine may be late to answer, which is asked again; nobody answers for the dead even once.
+	// A busy machine may be late to answer, which is asked again. No machine answers for the dead even once.
 	if want == detect.Answered {
 		nstest.Until(t, 30*time.Second, what, func() bool { return f.ask() == want })
 	}

@@ -1,0 +1,66 @@
+package liveness
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/detect"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// networkProblems returns what a user must fix in the network around a node: heartbeats, gossip and echoes that do not
+// arrive, and links that the node leaves to other nodes.
+func networkProblems(c Config, members []detect.Member, withoutEcho []string, links linkFindings) []lb.Problem {
+	var out []lb.Problem
+	add := func(reason lb.Reason, format string, args ...any) {
+		out = append(out, lb.Problem{Object: c.Node, Reason: reason, Message: fmt.Sprintf(format, args...)})
+	}
+
+	blocked, gossipBlocked := blockedMembers(members)
+	if len(blocked) > 0 {
+		add(lb.HeartbeatsBlocked, "node %s gets no heartbeats from %s on UDP port %d, though their speakers answer gossip: "+
+			"a failover takes seconds", c.Node.Name, lb.SomeOf(blocked), c.HeartbeatPort)
+	}
+
+	if len(gossipBlocked) > 0 {
+		add(lb.HeartbeatsBlocked, "node %s gets no gossip from %s on TCP and UDP port %d, though their heartbeats arrive: "+
+			"it does not learn what they can announce, so that an address may have no announcer or two",
+			c.Node.Name, lb.SomeOf(gossipBlocked), c.MembersPort)
+	}
+
+	if len(withoutEcho) > 0 {
+		add(lb.EchoBlocked, "node %s gets no echo from %s, though their heartbeats arrive: a switch that answers ARP for "+
+			"others may keep addresses with a dead node. Speakers of an older version have no echo",
+			c.Node.Name, lb.SomeOf(withoutEcho))
+	}
+
+	if len(links.unanswered) > 0 {
+		add(lb.LinkSilent, "node %s receives no answers on %s although the link is up; other nodes announce there",
+			c.Node.Name, lb.SomeOf(links.unanswered))
+	}
+
+	if len(links.returned) > 0 {
+		add(lb.LinkSilent, "node %s leaves links that returned to other nodes until machines have answered there for the "+
+			"time in brackets: %s", c.Node.Name, lb.SomeOf(links.returned))
+	}
+
+	return out
+}
+
+// blockedMembers returns the names of members whose heartbeats, and whose gossip, do not arrive.
+func blockedMembers(members []detect.Member) (blocked, gossipBlocked []string) {
+	for _, m := range members {
+		if m.Blocked {
+			blocked = append(blocked, m.Name)
+		}
+
+		if m.GossipBlocked {
+			gossipBlocked = append(gossipBlocked, m.Name)
+		}
+	}
+
+	slices.Sort(blocked)
+	slices.Sort(gossipBlocked)
+
+	return blocked, gossipBlocked
+}
