@@ -40,7 +40,8 @@ const (
 )
 
 var kinds = map[string]string{
-	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool",
+	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "pods": "Pod",
+	"daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool",
 	"floatingips": "FloatingIP", "poolmemories": "PoolMemory",
 	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile", "communities": "Community",
 	"speakerstates": "SpeakerState",

@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/keyed"
@@ -21,6 +23,11 @@ const (
 	keysInterval = 5 * time.Second
 	// keysTimeout bounds one run, so that it does not act on an outdated Secret.
 	keysTimeout = 10 * time.Second
+	// reportInterval is the time until a rotation that waits is reported, and until it is reported again. Before each
+	// report the pods are listed, which are many.
+	reportInterval = time.Minute
+	// maxNamedNodes bounds the nodes that a report names.
+	maxNamedNodes = 10
 )
 
 // memberKeys creates the key of the speakers' membership, and rotates it when its owner writes another one. A new
@@ -31,17 +38,25 @@ type memberKeys struct {
 	secret  string
 	log     *slog.Logger
 	rotator keyed.Rotator
-	// warned is the last warning about invalid entries.
-	warned string
+	// reportAt is the time of the next report about a rotation that waits; zero while none does.
+	reportAt time.Time
+	// warned are the last warnings by their reasons.
+	warned map[lb.Reason]string
 }
 
 func newMemberKeys(cluster *k8s.Cluster, secret string, log *slog.Logger) *memberKeys {
-	return &memberKeys{cluster: cluster, secret: secret, log: log, rotator: keyed.Rotator{NewKey: newKey}}
+	return &memberKeys{
+		cluster: cluster,
+		secret:  secret,
+		log:     log,
+		rotator: keyed.Rotator{NewKey: newKey},
+		warned:  map[lb.Reason]string{},
+	}
 }
 
 // run runs the loop until ctx is cancelled.
 func (m *memberKeys) run(ctx context.Context) error {
-	sync := func(ctx context.Context) (time.Duration, error) { return keysInterval, m.sync(ctx) }
+	sync := func(ctx context.Context) (time.Duration, error) { return keysInterval, m.sync(ctx, time.Now()) }
 	return daemon.NewLoop(daemon.LoopConfig{Name: "keys", Log: m.log, Sync: sync}).Run(ctx)
 }
 
@@ -53,36 +68,117 @@ func newKey() []byte {
 }
 
 // sync writes steps of the rotation until there is none to take.
-func (m *memberKeys) sync(ctx context.Context) error {
+func (m *memberKeys) sync(ctx context.Context, at time.Time) error {
 	if m.cluster.Uninstalling() {
 		return nil // the deleted Secret must not be created again
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
 	defer cancel()
-	secret, err := m.cluster.Secret(ctx, m.secret)
-	for err == nil {
-		// A speaker writes its SpeakerState only once it has a key, whether it is ready or not. A state that outlives its
-		// speaker delays a first key by minutes at most; uninstalling deletes it.
-		speakersRun := len(m.cluster.SpeakerStates()) > 0
-		content := keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}
-		want, reason := m.rotator.Decide(content, speakersRun, time.Now())
-		if want == nil {
-			m.warnUnusable(secret)
+	for {
+		isWritten, err := m.step(ctx, at)
+		if k8s.Overtaken(err) {
+			m.log.Debug("write overtaken by another, deciding again", "error", err)
 			return nil
 		}
-
-		secret, err = m.cluster.WriteSecret(ctx, secret, want)
-		if err == nil {
-			m.log.Info("members' Secret written", "secret", m.secret, "why", reason)
+		if err != nil || !isWritten {
+			return err
 		}
 	}
+}
 
-	if k8s.Overtaken(err) {
-		m.log.Debug("write overtaken by another, deciding again", "error", err)
-		return nil
+// step reads the Secret and writes it if needed.
+func (m *memberKeys) step(ctx context.Context, at time.Time) (isWritten bool, err error) {
+	secret, err := m.cluster.Secret(ctx, m.secret)
+	if err != nil {
+		return false, err
 	}
-	return err
+	m.warnUnusable(secret)
+
+	var waits bool
+	var failed error
+	want, reason := m.rotator.Decide(secret.Data, func() bool {
+		waits, failed = m.waits(ctx, at, secret)
+		return !waits && failed == nil
+	})
+	if !waits && failed == nil {
+		m.reportAt = time.Time{}
+		delete(m.warned, lb.RotationWaits)
+	}
+	if want == nil {
+		return false, failed
+	}
+
+	_, err = m.cluster.WriteSecret(ctx, secret, want)
+	if err != nil {
+		return false, err
+	}
+	m.log.Info("members' Secret written", "secret", m.secret, "why", reason)
+	return true, nil
+}
+
+// waits reports whether the next step must wait, because speakers have not read this version of the Secret. If the
+// cache shows none, it asks the API server itself: a speaker that has just been started may have read an older version.
+func (m *memberKeys) waits(ctx context.Context, at time.Time, secret *corev1.Secret) (bool, error) {
+	behind := nodesBehind(m.cluster.SpeakerStates(), secret.ResourceVersion)
+	if m.reportAt.IsZero() {
+		m.reportAt = at.Add(reportInterval)
+	}
+	isDue := !at.Before(m.reportAt)
+	if len(behind) > 0 && !isDue {
+		return true, nil
+	}
+
+	states, err := m.cluster.FreshSpeakerStates(ctx)
+	if err != nil {
+		return false, err
+	}
+	behind = nodesBehind(states, secret.ResourceVersion)
+	if len(behind) == 0 || !isDue {
+		return len(behind) > 0, nil
+	}
+
+	// A node keeps its SpeakerState when it no longer has a speaker.
+	withSpeaker, err := m.cluster.NodesWithSpeaker(ctx)
+	if err != nil {
+		return false, err
+	}
+	behind = slices.DeleteFunc(behind, func(node string) bool { return !withSpeaker[node] })
+	if len(behind) > 0 {
+		m.reportAt = at.Add(reportInterval)
+		m.reportWaiting(secret, behind)
+	}
+	return len(behind) > 0, nil
+}
+
+// nodesBehind returns the nodes whose speakers do not report that they have read this version of the Secret.
+func nodesBehind(states []*v1beta1.SpeakerState, version string) (behind []string) {
+	for _, s := range states {
+		if s.Status.KeysVersion != version {
+			behind = append(behind, s.Name)
+		}
+	}
+	return behind
+}
+
+// reportWaiting reports that the rotation waits for the speakers on these nodes.
+func (m *memberKeys) reportWaiting(secret *corev1.Secret, nodes []string) {
+	named := strings.Join(nodes[:min(len(nodes), maxNamedNodes)], ", ")
+	unnamed := len(nodes) - maxNamedNodes
+	if unnamed > 0 {
+		named = fmt.Sprintf("%s and %d more", named, unnamed)
+	}
+	m.warn(secret, lb.RotationWaits, "the rotation waits until these nodes' speakers have read the Secret: "+named)
+}
+
+// warn reports a problem of the Secret by an Event, and logs it once.
+func (m *memberKeys) warn(secret *corev1.Secret, reason lb.Reason, message string) {
+	o := lb.Object{Kind: "Secret", Namespace: secret.Namespace, Name: secret.Name}
+	if message != m.warned[reason] {
+		m.log.Warn("members' Secret", "secret", o, "reason", reason, "message", message)
+	}
+	m.warned[reason] = message
+	m.cluster.Event(o, secret.UID, false, reason, lb.WithRemedies(message, reason))
 }
 
 // warnUnusable reports entries that are not valid keys, once.
@@ -97,11 +193,11 @@ func (m *memberKeys) warnUnusable(secret *corev1.Secret) {
 		message = fmt.Sprintf("not used, since a key has %d bytes: %s", keyed.Length, strings.Join(entries, ", "))
 	}
 
-	if message != "" && message != m.warned {
-		o := lb.Object{Kind: "Secret", Namespace: secret.Namespace, Name: secret.Name}
-		m.log.Warn("members' Secret has entries that are no keys", "secret", o,
-			"reason", lb.InvalidKey, "message", message)
-		m.cluster.Event(o, secret.UID, false, lb.InvalidKey, lb.WithRemedies(message, lb.InvalidKey))
+	switch message {
+	case "":
+		delete(m.warned, lb.InvalidKey)
+	case m.warned[lb.InvalidKey]:
+	default:
+		m.warn(secret, lb.InvalidKey, message)
 	}
-	m.warned = message
 }

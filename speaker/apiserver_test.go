@@ -238,9 +238,23 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path.Base(list) == "events":
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, `{"kind":"Event","apiVersion":"v1","metadata":{"name":"event"}}`)
+	case r.Method == http.MethodPost:
+		s.create(w, r, list)
 	default:
 		s.refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 	}
+}
+
+// create stores a new object of a kind without namespaces.
+func (s *apiServer) create(w http.ResponseWriter, r *http.Request, list string) {
+	var o metav1.PartialObjectMetadata
+	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
+		s.refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		return
+	}
+	s.put(list, o.Name, o)
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(o)
 }
 
 // find returns the path of the list in all namespaces that a request is about, and the key of the object; "" for all.

@@ -52,6 +52,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		Links:       w.links.Links,
 		Sessions:    w.bgp.Sessions,
 		Speakers:    w.membership.speakers,
+		KeysVersion: w.membership.keysVersion,
 		ProxyFaults: w.proxies.Faults,
 	})
 	w.witness = newWitness(w)

@@ -90,6 +90,7 @@ func (w *syncer) atCluster(t testing.TB, api *rest.Config) {
 	w.report = report.New(report.Config{
 		Log: w.log, Node: w.node, Cluster: w.cluster, Layer2: w.layer2, Liveness: w.liveness, Links: noLinks, Sessions: w.bgp.Sessions,
 		Speakers: w.membership.speakers, ProxyFaults: w.proxies.Faults,
+		KeysVersion: w.membership.keysVersion,
 	})
 }
 

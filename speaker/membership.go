@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/members"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
@@ -28,6 +30,17 @@ import (
 type membership struct {
 	// members is nil until the membership has started.
 	members atomic.Pointer[members.Members]
+	// version is the version of the members' Secret whose keys are in force; nil before the first.
+	version atomic.Pointer[string]
+}
+
+// keysVersion returns the version of the members' Secret whose keys are in force; "" before the first.
+func (m *membership) keysVersion() string {
+	version := m.version.Load()
+	if version == nil {
+		return ""
+	}
+	return *version
 }
 
 // view returns what is known of the speakers; an empty View before the membership has started.
@@ -92,10 +105,11 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	}
 	follower := &memberKeys{
 		cluster: w.cluster,
+		node:    w.node,
 		secret:  lb.Key{Namespace: s.Namespace, Name: s.MembersSecret},
 		log:     w.log,
 	}
-	keys, address, err := w.awaitMembership(ctx, follower)
+	first, address, err := w.awaitMembership(ctx, follower)
 	if err != nil {
 		return nil // ctx ended while waiting
 	}
@@ -103,7 +117,8 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	w.layer2.SetKeys(keys)
+	w.layer2.SetKeys(first.keys)
+	w.membership.version.Store(&first.version)
 	streams := daemon.ConnLimiter{Max: 64, MaxPerAddress: 4} // a member opens one every few seconds, for a moment
 	m, err := members.New(
 		members.Config{
@@ -115,7 +130,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 				NodeName: w.node,
 				Address:  address,
 				Port:     uint16(s.heartbeatPort),
-				Keys:     keys,
+				Keys:     first.keys,
 				Timers:   detect.Timers{Interval: s.heartbeatInterval},
 				Ordinary: !s.realtime,
 				Command:  []string{program},
@@ -144,7 +159,15 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })
 	group.Go(func() error {
-		follower.follow(ctx, keys, func(keys [][]byte) error { w.layer2.SetKeys(keys); return m.SetKeys(keys) })
+		follower.follow(ctx, first, func(read keySet) error {
+			w.layer2.SetKeys(read.keys)
+			if err := m.SetKeys(read.keys); err != nil {
+				return err
+			}
+			w.membership.version.Store(&read.version)
+			w.report.KickState()
+			return nil
+		})
 		return nil
 	})
 	onLinks := func() []netip.Addr { return link.Addresses(w.links.Links()) }
@@ -195,7 +218,10 @@ func watchAddress(ctx context.Context, node string, bound netip.Addr, onLinks, o
 
 // awaitMembership waits for the membership's keys and for an address of this node, and logs once what it waits for. It
 // returns an error only when ctx ends.
-func (w *syncer) awaitMembership(ctx context.Context, from *memberKeys) (keys [][]byte, address netip.Addr, err error) {
+func (w *syncer) awaitMembership(
+	ctx context.Context,
+	from *memberKeys,
+) (first keySet, address netip.Addr, err error) {
 	logged := ""
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		if !w.links.Synced() {
@@ -205,7 +231,7 @@ func (w *syncer) awaitMembership(ctx context.Context, from *memberKeys) (keys []
 		node := w.nodeObject()
 		if own := node.Own(link.Addresses(w.links.Links())); len(own) > 0 {
 			address = own[0]
-			keys, why = from.look(ctx)
+			first, why = from.await(ctx)
 		} else {
 			why = fmt.Errorf("no link of node %s has an address that is in its status: %v", w.node, node.Addresses)
 		}
@@ -215,118 +241,163 @@ func (w *syncer) awaitMembership(ctx context.Context, from *memberKeys) (keys []
 		}
 		return why == nil, nil
 	})
-	return keys, address, err
+	return first, address, err
 }
 
-// keysTime bounds one read of the members' Secret.
-const keysTime = 10 * time.Second
+const (
+	// keysTime bounds one read of the members' Secret.
+	keysTime = 10 * time.Second
+	// readSpread is the longest time until a speaker takes over a change of the Secret. Each takes a random part of it,
+	// so that a thousand speakers do not write their SpeakerStates at the same moment.
+	readSpread = 10 * time.Second
+)
 
 // memberKeys reads the membership's keys from the members' Secret.
 type memberKeys struct {
 	cluster *k8s.Cluster
+	node    string
 	// secret is the members' Secret.
 	secret lb.Key
 	log    *slog.Logger
 	ring   keyed.Keyring
+	// hasState reports whether the SpeakerState exists, and reported is the version that it has got from await.
+	hasState bool
+	reported string
 	// logged are the unusable entries that were logged last.
 	logged []string
 }
 
-// look reads the Secret. It returns the keys, of which the first encrypts, or an error that says what is missing.
-func (m *memberKeys) look(ctx context.Context) (keys [][]byte, err error) {
+// keySet has the keys of one version of the members' Secret, and former keys that are still accepted.
+type keySet struct {
+	// keys are all accepted keys. The first encrypts.
+	keys    [][]byte
+	version string
+}
+
+// await returns the first keys, or an error that says what is missing. While there is no key in use, the SpeakerState
+// says which version was read, because the controller puts a key in use when all speakers have read it.
+func (m *memberKeys) await(ctx context.Context) (keySet, error) {
 	ctx, cancel := context.WithTimeout(ctx, keysTime)
 	defer cancel()
+	if err := m.ensureState(ctx); err != nil {
+		return keySet{}, err
+	}
 	secret, err := m.cluster.Secret(ctx, m.secret.Name)
 	if err != nil {
-		return nil, err
+		return keySet{}, err
 	}
-	return m.read(secret)
+
+	read := m.read(secret)
+	if read.keys != nil {
+		return read, nil
+	}
+	if read.version != m.reported {
+		if err := m.cluster.WriteKeysVersion(ctx, m.node, read.version); err != nil {
+			return keySet{}, err
+		}
+		m.reported = read.version
+	}
+	return keySet{}, m.missing(secret)
 }
 
-// read is look, of the Secret as it was read.
-func (m *memberKeys) read(secret *corev1.Secret) (keys [][]byte, err error) {
-	now := keyed.Read(secret.Data)
-	if len(now.Unusable) > 0 && !slices.Equal(now.Unusable, m.logged) {
-		m.log.Warn(
-			"entries of the members' Secret are not keys and not used",
-			"secret",
-			m.secret.Name,
-			"entries",
-			now.Unusable,
-		)
+// ensureState creates the SpeakerState if there is none. A speaker must have one before it reads the Secret: the
+// controller waits for those that exist.
+func (m *memberKeys) ensureState(ctx context.Context) error {
+	if m.hasState {
+		return nil
 	}
-	m.logged = now.Unusable
-	keys = m.ring.Update(keyed.Secret{Data: secret.Data, Version: secret.ResourceVersion}, time.Now())
+
+	_, err := m.cluster.SpeakerState(ctx, m.node)
+	if apierrors.IsNotFound(err) {
+		err = m.cluster.WriteKeysVersion(ctx, m.node, "")
+	}
+	m.hasState = err == nil
+	return err
+}
+
+// read takes over the content of the Secret. It returns no keys as long as there is no key in use.
+func (m *memberKeys) read(secret *corev1.Secret) keySet {
+	unusable := keyed.Read(secret.Data).Unusable
+	if len(unusable) > 0 && !slices.Equal(unusable, m.logged) {
+		m.log.Warn("entries of the members' Secret are not keys and not used",
+			"secret", m.secret.Name, "entries", unusable)
+	}
+	m.logged = unusable
+
+	return keySet{m.ring.Update(secret.Data), secret.ResourceVersion}
+}
+
+// missing returns an error that says what a Secret without a key in use lacks.
+func (m *memberKeys) missing(secret *corev1.Secret) error {
 	switch {
-	case keys != nil:
-		return keys, nil
 	case secret.ResourceVersion == "":
-		return nil, fmt.Errorf("secret %s does not exist: the controller makes it", m.secret.Name)
-	case now.Wanted == "":
-		return nil, fmt.Errorf(
-			"secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one",
-			m.secret.Name,
-			keyed.Length,
-			keyed.Key,
-		)
+		return fmt.Errorf("secret %s does not exist: the controller makes it", m.secret.Name)
+	case keyed.Read(secret.Data).Wanted == "":
+		return fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one",
+			m.secret.Name, keyed.Length, keyed.Key)
 	}
-	return nil, fmt.Errorf(
-		"secret %s has no entry %s: the controller makes it when all other speakers know the key",
-		m.secret.Name,
-		keyed.InUse,
-	)
+	return fmt.Errorf("secret %s has no entry %s: the controller makes it when every other speaker has read the Secret",
+		m.secret.Name, keyed.InUse)
 }
 
-// follow sets the keys of the Secret whenever these change, until ctx ends. A watch shows the Secret, since a thousand
-// speakers that read it would be most of what all of them ask for.
-func (m *memberKeys) follow(ctx context.Context, keys [][]byte, set func([][]byte) error) {
-	var shown atomic.Pointer[corev1.Secret] // nil while the API server is away: the present keys still work
+// follow sets the keys of each version of the Secret, beginning after the last one, until ctx ends. A watch shows the
+// Secret, since a thousand speakers that read it would be most of what all of them ask for.
+func (m *memberKeys) follow(ctx context.Context, last keySet, set func(keySet) error) {
+	var shown atomic.Pointer[corev1.Secret] // nil before the first version
+	changed := make(chan struct{}, 1)
 	followed := make(chan struct{})
-	refused := ""
 	go func() {
 		defer close(followed)
-		m.cluster.FollowSecret(ctx, m.secret, func(secret *corev1.Secret, err error) error {
-			switch {
-			case err != nil && err.Error() != refused:
-				refused = err.Error()
-				m.log.Warn(
-					"members' Secret cannot be read, its present keys stay",
-					"secret",
-					m.secret.Name,
-					"error",
-					err,
-				)
-			case err == nil && secret == nil:
-				secret = &corev1.Secret{}
-			}
+		m.watch(ctx, func(secret *corev1.Secret) {
 			shown.Store(secret)
-			return nil
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
 		})
 	}()
-	next := time.NewTimer(keyed.ReadInterval)
-	defer next.Stop()
+	defer func() { <-followed }()
+
 	for {
 		select {
 		case <-ctx.Done():
-			<-followed
 			return
-		case <-next.C:
+		case <-changed:
 		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(rand.N(readSpread)):
+		}
+
 		secret := shown.Load()
-		if secret == nil {
-			next.Reset(keyed.RetryInterval)
+		if secret.ResourceVersion == last.version {
 			continue
 		}
-		next.Reset(keyed.ReadInterval)
-		now, err := m.read(secret)
-		if err != nil || slices.EqualFunc(now, keys, bytes.Equal) {
-			continue
-		}
+		now := m.read(secret)
 		if err := set(now); err != nil {
 			m.log.Error("set the members' keys", "secret", m.secret.Name, "error", err)
 			continue
 		}
-		keys = now
-		m.log.Info("members' keys changed", "secret", m.secret.Name, "accepted", len(keys))
+		if !slices.EqualFunc(now.keys, last.keys, bytes.Equal) {
+			m.log.Info("members' keys changed", "secret", m.secret.Name, "accepted", len(now.keys))
+		}
+		last = now
 	}
+}
+
+// watch calls show with each version of the Secret until ctx ends. Without the Secret, or while it cannot be read, the
+// present keys stay.
+func (m *memberKeys) watch(ctx context.Context, show func(*corev1.Secret)) {
+	refused := ""
+	m.cluster.FollowSecret(ctx, m.secret, func(secret *corev1.Secret, err error) error {
+		if err != nil && err.Error() != refused {
+			refused = err.Error()
+			m.log.Warn("members' Secret cannot be read, its present keys stay", "secret", m.secret.Name, "error", err)
+		}
+		if err == nil && secret != nil {
+			show(secret)
+		}
+		return nil
+	})
 }

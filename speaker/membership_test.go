@@ -6,54 +6,103 @@ import (
 	"bytes"
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/keyed"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestKeysRead: the error says what a speaker waits for. Once it has a key it keeps it, whatever becomes of the Secret.
-func TestKeysRead(t *testing.T) {
+func newMemberKeys(w *syncer) *memberKeys {
+	return &memberKeys{
+		cluster: w.cluster,
+		node:    w.node,
+		secret:  lb.Key{Namespace: "holdfast", Name: "members"},
+		log:     w.log,
+	}
+}
+
+// putKeys stores the members' Secret, given the first bytes of its keys.
+func putKeys(api *apiServer, entries map[string]byte) {
+	data := map[string][]byte{}
+	for name, first := range entries {
+		data[name] = bytes.Repeat([]byte{first}, keyed.Length)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: "members"}, Data: data}
+	api.put("/api/v1/secrets", "holdfast/members", secret)
+}
+
+// keysVersions returns the version that the SpeakerState of w1 reports, and that of the Secret.
+func keysVersions(api *apiServer) (reported, present string) {
+	var state v1beta1.SpeakerState
+	var secret corev1.Secret
+	api.get(statesPath, "w1", &state)
+	api.get("/api/v1/secrets", "holdfast/members", &secret)
+	return state.Status.KeysVersion, secret.ResourceVersion
+}
+
+// TestKeysAwaited: the error says what a speaker waits for, and its SpeakerState what it has read meanwhile. Once it
+// has a key it keeps it, whatever becomes of the Secret.
+func TestKeysAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer(t)
 		w := newTestSyncer(noLinks)
 		w.atCluster(t, api.config())
-		m := &memberKeys{cluster: w.cluster, secret: lb.Key{Namespace: "holdfast", Name: "members"}, log: w.log}
+		m := newMemberKeys(w)
 		key := func(first byte) []byte { return bytes.Repeat([]byte{first}, keyed.Length) }
 		for _, step := range []struct {
 			name  string
 			away  string
-			holds map[string][]byte
+			holds map[string]byte
 			want  [][]byte
 			err   string
+			// reports reports whether the SpeakerState has the version of the Secret.
+			reports bool
 		}{
-			{name: "no Secret", err: "does not exist"},
-			{name: "an entry that is no key", holds: map[string][]byte{keyed.Key: []byte("secret")}, err: "no key of 32 bytes"},
-			{name: "a key that is not in use", holds: map[string][]byte{keyed.Key: key(1)}, err: "no entry in-use"},
-			{name: "a key in use", holds: map[string][]byte{keyed.Key: key(1), keyed.InUse: key(1)}, want: [][]byte{key(1)}},
-			{name: "another key", holds: map[string][]byte{keyed.Key: key(2)}, want: [][]byte{key(1), key(2)}},
+			{name: "no API server", away: fails, err: "read speakerstate w1"},
+			{name: "no Secret", err: "does not exist", reports: true},
+			{name: "no wanted key", holds: map[string]byte{"other": 9}, err: "no key of 32 bytes", reports: true},
+			{name: "a key that is not in use", holds: map[string]byte{keyed.Key: 1}, err: "no entry in-use", reports: true},
+			{
+				name:    "only a former key",
+				holds:   map[string]byte{keyed.Former: 1, keyed.Key: 1},
+				err:     "no entry in-use",
+				reports: true,
+			},
+			{
+				name:  "a key in use",
+				holds: map[string]byte{keyed.Key: 1, keyed.InUse: 1, keyed.Former: 1},
+				want:  [][]byte{key(1)},
+			},
+			{name: "another key", holds: map[string]byte{keyed.Key: 2}, want: [][]byte{key(1), key(2)}},
 			{name: "no API server", away: fails, err: "get secret members"},
 			{name: "the Secret is gone", want: [][]byte{key(1), key(2)}},
 		} {
 			api.put("/api/v1/secrets", "holdfast/members", nil)
 			if step.holds != nil {
-				api.put("/api/v1/secrets", "holdfast/members", &corev1.Secret{
-					ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: "members"}, Data: step.holds,
-				})
+				putKeys(api, step.holds)
 			}
 			api.set(step.away)
-			keys, err := m.look(t.Context())
-			if diff := cmp.Diff(step.want, keys); diff != "" {
+			read, err := m.await(t.Context())
+			// The keys of other entries have no order that matters.
+			slices.SortFunc(read.keys, bytes.Compare)
+			if diff := cmp.Diff(step.want, read.keys); diff != "" {
 				t.Errorf("%s: keys (-want +got):\n%s", step.name, diff)
 			}
 			if (err != nil) != (step.err != "") || err != nil && !strings.Contains(err.Error(), step.err) {
 				t.Errorf("%s: error %v, want %q", step.name, err, step.err)
+			}
+			reported, present := keysVersions(api)
+			isChecked := step.away == here && present != ""
+			if isChecked && (reported == present) != step.reports {
+				t.Errorf("%s: the SpeakerState reports version %q of %q", step.name, reported, present)
 			}
 		}
 		api.set(refuses)               // and no connection is left
@@ -61,26 +110,40 @@ func TestKeysRead(t *testing.T) {
 	})
 }
 
-// TestKeysFollowed: keys that change are set within a minute, and a speaker asks for nothing until they do.
+// TestStateBeforeKeys: a speaker that finds a key in use at once has a SpeakerState before it reads the key.
+//
+// Trap: the controller waits for the speakers that have one, and would put a key in use that this speaker has not read.
+func TestStateBeforeKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPIServer(t)
+		w := newTestSyncer(noLinks)
+		w.atCluster(t, api.config())
+		putKeys(api, map[string]byte{keyed.Key: 1, keyed.InUse: 1, keyed.Former: 1})
+		_, err := newMemberKeys(w).await(t.Context())
+		must(t, err)
+		var state v1beta1.SpeakerState
+		if !api.get(statesPath, "w1", &state) || state.Status.KeysVersion != "" {
+			t.Errorf("the SpeakerState is %+v", state)
+		}
+		api.set(refuses)               // and no connection is left
+		background(t, w.cluster.Run)() // ends what New began
+	})
+}
+
+// TestKeysFollowed: keys that change are set within seconds, with their version, and a speaker asks for nothing until
+// they do.
 func TestKeysFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer(t)
 		w := newTestSyncer(noLinks)
 		w.atCluster(t, api.config())
-		hold := func(entries map[string]byte) {
-			data := map[string][]byte{}
-			for name, first := range entries {
-				data[name] = bytes.Repeat([]byte{first}, keyed.Length)
-			}
-			api.put("/api/v1/secrets", "holdfast/members", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: "members"}, Data: data})
-		}
-		hold(map[string]byte{keyed.Key: 1, keyed.InUse: 1})
-		m := &memberKeys{cluster: w.cluster, secret: lb.Key{Namespace: "holdfast", Name: "members"}, log: w.log}
-		keys, err := m.look(t.Context())
+		putKeys(api, map[string]byte{keyed.Key: 1, keyed.InUse: 1, keyed.Former: 1})
+		m := newMemberKeys(w)
+		first, err := m.await(t.Context())
 		must(t, err)
-		var set [][]byte
+		var set keySet
 		stop := background(t, func(ctx context.Context) error {
-			m.follow(ctx, keys, func(keys [][]byte) error { set = keys; return nil })
+			m.follow(ctx, first, func(read keySet) error { set = read; return nil })
 			return nil
 		})
 		synctest.Wait()
@@ -88,19 +151,21 @@ func TestKeysFollowed(t *testing.T) {
 		before := api.asked
 		api.mu.Unlock()
 		time.Sleep(time.Hour)
-		if api.mu.Lock(); api.asked != before || set != nil {
-			t.Errorf("%d requests in an hour in which nothing changed, %d keys set", api.asked-before, len(set))
+		if api.mu.Lock(); api.asked != before || set.keys != nil {
+			t.Errorf("%d requests in an hour in which nothing changed, %d keys set", api.asked-before, len(set.keys))
 		}
 		api.mu.Unlock()
 		for _, away := range []string{"", fails} {
 			api.set(away)
 			time.Sleep(time.Minute)
 			api.set("")
-			first := byte(len(away) + 2)
-			hold(map[string]byte{keyed.Key: first, keyed.InUse: first})
-			time.Sleep(keyed.ReadInterval + time.Second)
-			if len(set) == 0 || set[0][0] != first {
-				t.Errorf("after the API server was away (%q) it sends with %v, want key %d", away, set, first)
+			key := byte(len(away) + 2)
+			putKeys(api, map[string]byte{keyed.Key: key, keyed.InUse: key})
+			time.Sleep(time.Minute)
+			_, version := keysVersions(api)
+			if len(set.keys) == 0 || set.keys[0][0] != key || set.version != version {
+				t.Errorf("after the API server was away (%q) it has %v of version %s, want key %d of version %s",
+					away, set.keys, set.version, key, version)
 			}
 		}
 		stop()

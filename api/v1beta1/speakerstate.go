@@ -42,6 +42,12 @@ type SpeakerStateStatus struct {
 	// +optional
 	Version string `json:"version"`
 
+	// KeysVersion is the resource version of the members' Secret that the speaker has read. The speaker accepts all keys
+	// of that version, and sends with its key in use. The controller rotates the key when all speakers have read it.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	KeysVersion string `json:"keysVersion"`
+
 	// Members counts the speakers, as this speaker sees them.
 	// +optional
 	Members MemberCounts `json:"members"`

@@ -21,6 +21,34 @@ const speakerStates = "speakerstates"
 // SpeakerStates returns the states of all speakers, in no particular order.
 func (k *Cluster) SpeakerStates() []*v1beta1.SpeakerState { return k.speakerStates.List() }
 
+// FreshSpeakerStates lists the states of all speakers from the API server itself, past the cache.
+func (k *Cluster) FreshSpeakerStates(ctx context.Context) ([]*v1beta1.SpeakerState, error) {
+	if err := k.speakerStates.refresh(ctx); err != nil {
+		return nil, err
+	}
+	return k.speakerStates.List(), nil
+}
+
+// NodesWithSpeaker lists the nodes that have a pod of a speaker, from the API server itself.
+func (k *Cluster) NodesWithSpeaker(ctx context.Context) (map[string]bool, error) {
+	var pods corev1.PodList
+	err := k.clients.kube.core.Get().
+		Namespace(k.config.Namespace).
+		Resource("pods").
+		VersionedParams(&metav1.ListOptions{LabelSelector: SpeakerLabels}, parameters).
+		Do(ctx).
+		Into(&pods)
+	if err != nil {
+		return nil, fmt.Errorf("list the speakers' pods: %w", err)
+	}
+
+	nodes := map[string]bool{}
+	for _, p := range pods.Items {
+		nodes[p.Spec.NodeName] = true
+	}
+	return nodes, nil
+}
+
 // ExpectedSpeakers returns how many nodes should have a speaker, including dead ones.
 func (k *Cluster) ExpectedSpeakers() int {
 	n := 0
@@ -59,6 +87,16 @@ func (k *Cluster) SpeakerState(ctx context.Context, node string) (*v1beta1.Speak
 // belong to the controller, and creates the object if necessary.
 func (k *Cluster) WriteSpeakerState(ctx context.Context, node string, status v1beta1.SpeakerStateStatus) error {
 	status.Conditions = nil // left out of the patch
+	return k.patchSpeakerState(ctx, node, status)
+}
+
+// WriteKeysVersion writes only the keysVersion of a speaker's state, and creates the object if necessary.
+func (k *Cluster) WriteKeysVersion(ctx context.Context, node, version string) error {
+	return k.patchSpeakerState(ctx, node, map[string]string{"keysVersion": version})
+}
+
+// patchSpeakerState writes fields of a speaker's status, and creates the object if necessary.
+func (k *Cluster) patchSpeakerState(ctx context.Context, node string, status any) error {
 	body := asJSON(map[string]any{"status": status})
 	write := func() error {
 		return k.clients.holdfast.Patch(types.MergePatchType).

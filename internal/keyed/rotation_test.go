@@ -44,20 +44,36 @@ type world struct {
 	lastKey byte
 	// faults reports whether requests to the API server fail now and then, refuses whether it refuses all writes.
 	faults, refuses bool
-	history         []string
+	// steps counts what controllers wrote, by their reasons.
+	steps map[string]int
+	// lag is the longest time until a speaker sees a change, starts, or writes its state.
+	lag     time.Duration
+	history []string
 }
 
+// speaker is a node's place for a speaker.
 type speaker struct {
-	running bool
-	ring    Keyring
-	keys    [][]byte
-	next    time.Time
-	failed  int
+	// hasPod and hasState report whether the API server has the node's pod and its SpeakerState, and reported is the
+	// version in the latter.
+	hasPod, hasState bool
+	reported         string
+
+	// The rest belongs to the process. It starts at startAt, and sends and accepts messages from then on.
+	isUp, isCutOff bool
+	ring           Keyring
+	keys           [][]byte
+	startAt        time.Time
+	// read is the version that it has read last.
+	read           string
+	readAt, toldAt time.Time
 }
+
+// runs reports whether the speaker sends and accepts messages.
+func (s *speaker) runs(at time.Time) bool { return s.isUp && s.keys != nil && !at.Before(s.startAt) }
 
 func newWorld(t *testing.T, seed uint64, speakers int) *world {
 	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 0)), clock: time.Now(), faults: true, lastKey: 100}
-	w.began = w.clock
+	w.began, w.steps = w.clock, map[string]int{}
 	for range speakers {
 		w.speakers = append(w.speakers, &speaker{})
 	}
@@ -76,23 +92,28 @@ func (w *world) record(format string, args ...any) {
 	for _, name := range slices.Sorted(maps.Keys(w.secret)) {
 		names = append(names, fmt.Sprintf("%s:%d/%d", name, w.secret[name][0], len(w.secret[name])))
 	}
-	w.history = append(w.history, fmt.Sprintf("%v %s %v", w.clock.Sub(w.began), fmt.Sprintf(format, args...), names))
+	line := fmt.Sprintf("%v %s %v version %d", w.clock.Sub(w.began), fmt.Sprintf(format, args...), names, w.version)
+	w.history = append(w.history, line)
 }
 
 func (w *world) put(data map[string][]byte) { w.secret, w.version = data, w.version+1 }
 
-func (w *world) read() Secret {
-	if w.secret == nil {
-		return Secret{}
-	}
-	return Secret{w.secret, strconv.Itoa(w.version)}
-}
-
 // chance reports whether a fault happens now; on average one of n calls returns true.
 func (w *world) chance(n int) bool { return w.faults && w.random.IntN(n) == 0 }
 
-func (w *world) running() bool {
-	return slices.ContainsFunc(w.speakers, func(s *speaker) bool { return s.keys != nil })
+// later returns a time within the lag.
+func (w *world) later() time.Time {
+	if w.lag == 0 {
+		return w.clock
+	}
+	return w.clock.Add(time.Duration(w.random.Int64N(int64(w.lag))))
+}
+
+// allRead reports whether every speaker that exists reports the present version.
+func (w *world) allRead() bool {
+	return !slices.ContainsFunc(w.speakers, func(s *speaker) bool {
+		return s.hasPod && s.hasState && s.reported != strconv.Itoa(w.version)
+	})
 }
 
 // decide lets the controller read the Secret, and write it if needed.
@@ -102,11 +123,16 @@ func (w *world) decide() {
 	}
 	w.next = w.clock.Add(decideInterval)
 	for {
-		want, why := w.rotator.Decide(w.read(), w.running(), w.clock)
+		want, why := w.rotator.Decide(w.secret, w.allRead)
 		if want == nil || w.refuses || w.chance(3) {
 			return
 		}
+		if w.chance(8) {
+			w.edit(slices.Sorted(maps.Keys(edits))[w.random.IntN(len(edits))])
+			return // the owner was faster, and the controller's write conflicts
+		}
 		w.put(want)
+		w.steps[why]++
 		w.record("controller: %s:", why)
 		if w.chance(3) {
 			return // the write landed, but its answer is lost
@@ -114,39 +140,76 @@ func (w *world) decide() {
 	}
 }
 
-// update lets a speaker read the Secret if it is time to. It reports whether the speaker read it.
-func (w *world) update(i int) bool {
+// update lets a process do what is due.
+func (w *world) update(i int) {
 	s := w.speakers[i]
-	if !s.running || w.clock.Before(s.next) {
-		return false
+	switch {
+	case !s.isUp || s.isCutOff || w.chance(5):
+	case s.keys == nil:
+		w.begin(i)
+	case !w.clock.Before(s.readAt):
+		w.read(s)
+		if !w.clock.Before(s.toldAt) {
+			s.hasState, s.reported, s.toldAt = true, s.read, w.later()
+		}
+		s.readAt = w.later()
 	}
-	if s.failed < 2 && w.chance(5) {
-		s.failed++
-		s.next = w.clock.Add(RetryInterval)
-		return false
-	}
-	s.failed = 0
-	keys, next := s.ring.Update(w.read(), w.clock), ReadInterval
-	if keys == nil {
-		next = time.Second
-	}
-	if len(keys) > 0 && (s.keys == nil || !bytes.Equal(keys[0], s.keys[0])) {
-		w.record("speaker %d sends with %d:", i, keys[0][0])
-	}
-	s.keys, s.next = keys, w.clock.Add(next)
-	return true
 }
 
+// begin lets a process try to start.
+func (w *world) begin(i int) {
+	s := w.speakers[i]
+	switch {
+	case !s.hasState:
+		s.hasState, s.reported = true, ""
+		return
+	case w.secret == nil:
+		return
+	}
+	w.read(s)
+	if s.keys == nil {
+		s.reported = s.read
+		return
+	}
+	s.startAt, s.readAt = w.later(), w.later()
+	s.readAt = latest(s.readAt, s.startAt)
+	w.record("speaker %d gets key %d:", i, s.keys[0][0])
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// read lets a process read the Secret.
+func (w *world) read(s *speaker) {
+	if w.secret != nil {
+		s.keys, s.read = s.ring.Update(w.secret), strconv.Itoa(w.version)
+	}
+}
+
+// start replaces the process of a node.
 func (w *world) start(i int) {
-	w.speakers[i] = &speaker{running: true, next: w.clock}
+	s := w.speakers[i]
+	w.speakers[i] = &speaker{hasPod: true, hasState: s.hasState, reported: s.reported, isUp: true}
 	w.record("speaker %d starts:", i)
+}
+
+// remove removes a speaker, cut off or not. Its SpeakerState stays if its node does.
+func (w *world) remove(i int) {
+	s := w.speakers[i]
+	hasNode := w.random.IntN(2) == 0
+	w.speakers[i] = &speaker{hasState: hasNode && s.hasState, reported: s.reported}
+	w.record("speaker %d is removed:", i)
 }
 
 // check fails the test unless any two speakers accept each other's messages.
 func (w *world) check() {
 	for i, from := range w.speakers {
 		for j, to := range w.speakers {
-			if from.keys == nil || to.keys == nil {
+			if !from.runs(w.clock) || !to.runs(w.clock) {
 				continue
 			}
 			if !slices.ContainsFunc(to.keys, func(k []byte) bool { return bytes.Equal(k, from.keys[0]) }) {
@@ -164,9 +227,8 @@ func (w *world) run(d time.Duration) {
 	for end := w.clock.Add(d); w.clock.Before(end); w.clock = w.clock.Add(time.Second) {
 		w.decide()
 		for i := range w.speakers {
-			if w.update(i) {
-				w.check()
-			}
+			w.update(i)
+			w.check()
 		}
 	}
 }
@@ -216,16 +278,26 @@ func (w *world) edit(what string) {
 
 // disturb makes something happen that may happen at any time.
 func (w *world) disturb() {
-	switch w.random.IntN(12) {
+	i := w.random.IntN(len(w.speakers))
+	s := w.speakers[i]
+	switch w.random.IntN(16) {
 	case 0, 1:
-		w.start(w.random.IntN(len(w.speakers))) // a running speaker is restarted
+		w.start(i)
 	case 2:
+		s.isUp = false
+		w.record("speaker %d crashes:", i)
+	case 3:
+		w.remove(i)
+	case 4, 5, 6:
+		s.isCutOff = !s.isCutOff
+		w.record("speaker %d is cut off from the API server, %t:", i, s.isCutOff)
+	case 7:
 		w.rotator = nil
 		w.record("no controller:")
-	case 3:
+	case 8:
 		w.refuses = !w.refuses
 		w.record("the controller may not write, %t:", w.refuses)
-	case 4, 5:
+	case 9, 10:
 		w.lead()
 		w.record("another controller leads:")
 	default:
@@ -233,19 +305,22 @@ func (w *world) disturb() {
 	}
 }
 
-// TestAllUnderstandEachOther edits the Secret, and starts and stops speakers and controllers, in random order: every
-// speaker accepts the messages of every other one. In the end all send with the wanted key and accept no other key.
+// TestAllUnderstandEachOther edits the Secret, starts, stops and cuts off speakers, and starts and stops controllers, in
+// random order: every speaker accepts the messages of every other one. In the end all send with the wanted key and
+// accept no other key.
 func TestAllUnderstandEachOther(t *testing.T) {
-	for seed := range uint64(200) {
+	steps := map[string]int{}
+	for seed := range uint64(400) {
 		w := newWorld(t, seed, 5)
+		w.lag = []time.Duration{0, 5 * time.Second, 20 * time.Second, time.Minute}[seed%4]
 		w.lead()
 		for i := range w.speakers {
 			w.start(i)
 		}
 		w.run(10 * time.Second)
-		for range 60 {
+		for range 100 {
 			w.disturb()
-			w.run(time.Duration(w.random.ExpFloat64() * float64([]int{5, 30, 90, 300}[seed%4]) * float64(time.Second)))
+			w.run(time.Duration(w.random.ExpFloat64() * float64([]int{3, 10, 30, 90}[seed/4%4]) * float64(time.Second)))
 		}
 		w.faults, w.refuses = false, false
 		w.lead()
@@ -253,28 +328,36 @@ func TestAllUnderstandEachOther(t *testing.T) {
 		for i := range w.speakers {
 			w.start(i)
 		}
-		w.run(20 * time.Minute)
-		if entries := Read(w.secret); entries.InUse != entries.Wanted || w.secret[Former] != nil {
+		w.run(8*decideInterval + 20*w.lag)
+		w.edit("entry deleted")
+		w.run(8*decideInterval + 20*w.lag)
+		entries := Read(w.secret)
+		if entries.InUse != entries.Wanted || entries.Former != entries.Wanted {
 			t.Fatalf("seed %d: the Secret holds %v", seed, w.secret)
 		}
-		w.edit("entry deleted")
-		w.run(6 * time.Minute)
 		for i, s := range w.speakers {
 			if diff := cmp.Diff([][]byte{w.secret[Key]}, s.keys); diff != "" {
 				t.Fatalf("seed %d: keys of speaker %d (-want +got):\n%s", seed, i, diff)
 			}
 		}
+		for why, n := range w.steps {
+			steps[why] += n
+		}
+	}
+	if len(steps) != 6 {
+		t.Errorf("controllers wrote for these reasons: %v", steps)
 	}
 }
 
-// settledWorld returns a world with a running speaker and a controller that use the wanted key.
+// settledWorld returns a world with a controller and two speakers that use the wanted key.
 func settledWorld(t *testing.T) *world {
-	w := newWorld(t, 1, 2)
+	w := newWorld(t, 1, 3)
 	w.faults = false
-	w.put(data(map[string]byte{Key: 1, InUse: 1}))
+	w.put(data(map[string]byte{Key: 1, InUse: 1, Former: 1}))
 	w.lead()
 	w.start(0)
-	w.run(10 * time.Minute)
+	w.start(1)
+	w.run(10 * time.Second)
 	return w
 }
 
@@ -286,103 +369,141 @@ func (w *world) holds(when string, want map[string]byte) {
 	}
 }
 
-// accepts checks the keys of the first speaker, starting with the key that it sends with.
-func (w *world) accepts(when string, want ...byte) {
+// accepts checks the keys of a speaker, starting with the key that it sends with.
+func (w *world) accepts(when string, speaker int, want ...byte) {
 	w.t.Helper()
 	var got []byte
-	for _, k := range w.speakers[0].keys {
+	for _, k := range w.speakers[speaker].keys {
 		got = append(got, k[0])
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		w.t.Errorf("%s, keys of the speaker (-want +got):\n%s", when, diff)
+		w.t.Errorf("%s, keys of speaker %d (-want +got):\n%s", when, speaker, diff)
 	}
 }
 
-// TestKeyReplaced restarts the controller between the steps, which only delays them.
-func TestKeyReplaced(t *testing.T) {
+// TestCutOff cuts a speaker off before it has read a new key, and later before it sends with it. Meanwhile the
+// rotation waits, also when another controller leads, and speakers that start understand it.
+func TestCutOff(t *testing.T) {
 	w := settledWorld(t)
-	w.put(data(map[string]byte{Key: 2, InUse: 1}))
-	w.run(ReadInterval + time.Second)
-	w.accepts("when all have read the Secret", 1, 2)
-	w.run(settleTime - 2*ReadInterval)
+	w.speakers[1].isCutOff = true
+	w.put(data(map[string]byte{Key: 2, InUse: 1, Former: 1}))
+	w.run(time.Hour)
+	w.holds("while a speaker does not know the key", map[string]byte{Key: 2, InUse: 1, Former: 1})
+	w.accepts("then", 0, 1, 2)
+	w.speakers[1].isCutOff = false
+	w.run(decideInterval)
+	w.speakers[1].isCutOff = true
+	w.run(time.Hour)
+	w.holds("while a speaker sends with the former key", map[string]byte{Key: 2, InUse: 2, Former: 1})
+	w.accepts("then", 0, 2, 1)
+	w.accepts("then", 1, 1, 2)
 	w.lead()
-	w.run(settleTime - decideInterval)
-	w.holds("after the first restart", map[string]byte{Key: 2, InUse: 1})
+	w.start(2)
+	w.run(time.Hour)
+	w.accepts("a speaker that starts then", 2, 2, 1)
+	w.speakers[1].isCutOff = false
 	w.run(2 * decideInterval)
-	w.holds("when all accept it", map[string]byte{Key: 2, InUse: 2, Former: 1})
-	w.run(ReadInterval)
-	w.accepts("when all send with it", 2, 1)
-	w.lead()
-	w.run(settleTime - decideInterval)
-	w.holds("after the second restart", map[string]byte{Key: 2, InUse: 2, Former: 1})
-	w.run(2 * decideInterval)
-	w.holds("in the end", map[string]byte{Key: 2, InUse: 2})
-	w.run(settleTime + ReadInterval)
-	w.accepts("in the end", 2)
+	w.holds("in the end", map[string]byte{Key: 2, InUse: 2, Former: 2})
+	for i := range w.speakers {
+		w.accepts("in the end", i, 2)
+	}
 }
 
-// TestSecretDeleted starts a node right after the deletion: it does not wait.
+// TestGone: a speaker that crashes delays a rotation until it runs again, or until its pod is gone.
+func TestGone(t *testing.T) {
+	w := settledWorld(t)
+	w.speakers[1].isUp = false
+	w.put(data(map[string]byte{Key: 2, InUse: 1, Former: 1}))
+	w.run(time.Hour)
+	w.holds("after a crash", map[string]byte{Key: 2, InUse: 1, Former: 1})
+	w.speakers[1].hasPod = false
+	w.run(3 * decideInterval)
+	w.holds("when the pod is gone", map[string]byte{Key: 2, InUse: 2, Former: 2})
+	w.start(1)
+	w.run(decideInterval)
+	w.accepts("a successor", 1, 2)
+}
+
+// TestSecretDeleted starts a speaker right after the deletion: it does not wait, though another speaker is cut off.
 func TestSecretDeleted(t *testing.T) {
 	w := settledWorld(t)
+	w.speakers[1].isCutOff = true
 	w.put(nil)
-	w.start(1)
+	w.start(2)
 	w.run(decideInterval + 2*time.Second)
-	w.holds("at once", map[string]byte{Key: w.lastKey, InUse: 1})
-	if keys := w.speakers[1].keys; len(keys) != 2 {
-		t.Errorf("the speaker that starts has %d keys, want 2", len(keys))
-	}
-	w.run(2*settleTime + ReadInterval)
-	w.holds("in the end", map[string]byte{Key: w.lastKey, InUse: w.lastKey})
+	w.holds("at once", map[string]byte{Key: w.lastKey, InUse: 1, Former: 1})
+	w.accepts("the speaker that starts", 2, 1, w.lastKey)
+	w.speakers[1].isCutOff = false
+	w.run(4 * decideInterval)
+	w.holds("in the end", map[string]byte{Key: w.lastKey, InUse: w.lastKey, Former: w.lastKey})
 }
 
-// TestSecretDeletedWithoutController: only running speakers have the key, and a starting speaker waits for them.
+// TestSecretDeletedWithoutController: only running speakers have the key. All of them change to a new key before
+// another speaker starts, and it waits while any of them is cut off.
 func TestSecretDeletedWithoutController(t *testing.T) {
 	w := settledWorld(t)
+	w.speakers[1].isCutOff = true
 	w.rotator = nil
 	w.put(nil)
-	w.run(10 * time.Minute)
+	w.run(time.Minute)
 	w.lead()
-	w.start(1)
-	w.run(settleTime - time.Second)
+	w.start(2)
+	w.run(time.Hour)
 	w.holds("when a controller leads", map[string]byte{Key: w.lastKey})
-	if w.speakers[1].keys != nil {
-		t.Error("a speaker starts with a key that others may not know")
-	}
-	w.run(decideInterval)
-	w.holds("when all have changed", map[string]byte{Key: w.lastKey, InUse: w.lastKey})
-	if w.speakers[1].keys == nil {
-		t.Error("a speaker still waits")
+	w.accepts("a running speaker", 0, 1, w.lastKey)
+	w.accepts("a speaker that starts", 2)
+	w.speakers[1].isCutOff = false
+	w.run(4 * decideInterval)
+	w.holds("in the end", map[string]byte{Key: w.lastKey, InUse: w.lastKey, Former: w.lastKey})
+	for i := range w.speakers {
+		w.accepts("in the end", i, w.lastKey)
 	}
 }
 
 // TestNoKey: an invalid key changes nothing, and stays in the Secret for its owner to see.
 func TestNoKey(t *testing.T) {
 	w := settledWorld(t)
-	w.put(map[string][]byte{Key: []byte("secret"), InUse: key(1)})
-	w.run(20 * time.Minute)
-	w.accepts("with an invalid key", 1)
+	w.put(map[string][]byte{Key: []byte("secret"), InUse: key(1), Former: key(1)})
+	w.run(time.Minute)
+	w.accepts("with an invalid key", 0, 1)
 	if got := Read(w.secret).Unusable; !slices.Equal(got, []string{Key}) {
 		t.Errorf("unusable are %v", got)
 	}
 	w.put(map[string][]byte{Key: []byte("secret")})
-	w.rotator = nil
-	w.run(20 * time.Minute)
-	w.accepts("with nothing else", 1)
-	w.start(1)
-	w.run(20 * time.Minute)
-	if w.speakers[1].keys != nil {
-		t.Error("a speaker starts without any key")
-	}
+	w.lead()
+	w.start(2)
+	w.run(time.Minute)
+	w.accepts("with nothing else", 0, 1)
+	w.accepts("with nothing else", 2)
 }
 
-// TestFirstKey: at the first installation no speaker waits.
+// TestFormerController: a controller of an earlier version removes the entry former at the end.
+func TestFormerController(t *testing.T) {
+	w := settledWorld(t)
+	w.rotator = nil
+	w.put(data(map[string]byte{Key: 2, InUse: 1}))
+	w.run(time.Minute)
+	w.put(data(map[string]byte{Key: 2, InUse: 2, Former: 1}))
+	w.run(time.Minute)
+	w.put(data(map[string]byte{Key: 2, InUse: 2}))
+	w.start(2)
+	w.run(time.Minute)
+	w.accepts("before", 0, 2, 1)
+	w.accepts("a speaker that starts", 2, 2)
+	w.lead()
+	w.run(2 * decideInterval)
+	w.holds("in the end", map[string]byte{Key: 2, InUse: 2, Former: 2})
+	w.accepts("in the end", 0, 2)
+}
+
+// TestFirstKey: at the first installation no speaker waits for another one.
 func TestFirstKey(t *testing.T) {
-	w := newWorld(t, 1, 1)
+	w := newWorld(t, 1, 2)
 	w.faults = false
 	w.start(0)
-	w.run(time.Second)
+	w.speakers[1].hasPod = true // its image cannot be pulled
 	w.lead()
-	w.run(2 * time.Second)
-	w.holds("at once", map[string]byte{Key: 101, InUse: 101})
-	w.accepts("at once", 101)
+	w.run(2*decideInterval + 2*time.Second)
+	w.holds("at once", map[string]byte{Key: 101, InUse: 101, Former: 101})
+	w.accepts("at once", 0, 101)
 }

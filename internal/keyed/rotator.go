@@ -1,10 +1,6 @@
 package keyed
 
-import (
-	"cmp"
-	"maps"
-	"time"
-)
+import "maps"
 
 // Rotator decides what the leading controller writes to the Secret. A controller that becomes the leader again needs a
 // new Rotator: another controller may have changed the Secret in between.
@@ -12,88 +8,65 @@ type Rotator struct {
 	// NewKey returns a new random key of Length bytes.
 	NewKey func() []byte
 
-	stability
-
-	// inUse and former are the entries of the last read, or of the step that was decided then. A write that failed may
-	// have landed, and speakers may send with its key.
+	// inUse and former are these entries as they were last read. They are "" after a step until the next read: a step
+	// without an answer may have landed.
 	inUse, former string
-	// readAt is the time of the last read.
-	readAt time.Time
 }
 
 // Decide returns the entries that the Secret should have, and the reason for the change; nil leaves it unchanged.
-// speakersRun reports whether any speaker runs.
-func (r *Rotator) Decide(s Secret, speakersRun bool, at time.Time) (want map[string][]byte, reason string) {
-	unchanged := r.observe(s.Version, at)
-	have := Read(s.Data)
-
-	want = maps.Clone(s.Data)
+// allRead reports whether every speaker has read these data. It is called only if that decides about a step.
+func (r *Rotator) Decide(data map[string][]byte, allRead func() bool) (want map[string][]byte, reason string) {
+	have := Read(data)
+	want = maps.Clone(data)
 	if want == nil {
 		want = map[string][]byte{}
 	}
 
-	if r.isLost(have, at) {
-		reason = "the key in use was removed, and is restored"
+	switch {
+	case have.InUse != "":
+		r.inUse, r.former = have.InUse, have.Former
+	case r.inUse != "":
 		r.restore(want)
-	} else {
-		r.inUse, r.former, r.readAt = have.InUse, have.Former, at
+		reason = "the key in use was removed, and is restored"
 	}
-
 	if _, ok := want[Key]; !ok {
 		want[Key] = r.NewKey()
 		reason = "there was no key, so the controller made one"
 	}
-
-	noKeyInUse := Read(want).InUse == ""
-	switch {
-	case noKeyInUse && !speakersRun: // no speaker can have another key, so there is nothing to wait for
-		reason = cmp.Or(r.advance(want, settleTime), reason)
-	case reason == "":
-		reason = r.advance(want, unchanged)
+	if reason != "" {
+		return want, reason
 	}
 
-	if reason == "" {
+	entry, key, reason := have.next()
+	if entry == "" || !allRead() {
 		return nil, ""
 	}
-	return want, reason
-}
 
-// isLost reports whether the key in use was removed or changed since the last read. After a longer pause speakers may
-// already use another key, and restoring the old one would do harm.
-func (r *Rotator) isLost(have Keys, at time.Time) bool {
-	return r.inUse != "" && have.InUse != r.inUse && at.Sub(r.readAt) < ReadInterval
+	r.inUse, r.former = "", ""
+	want[entry] = []byte(key)
+	return want, reason
 }
 
 // restore puts the last entries in-use and former back.
 func (r *Rotator) restore(want map[string][]byte) {
 	want[InUse] = []byte(r.inUse)
+	delete(want, Former)
 	if r.former != "" {
 		want[Former] = []byte(r.former)
 	}
 }
 
-// advance takes the next step towards the wanted key, if the Secret has been unchanged for settleTime. It returns the
-// reason, or "" if there is no step to take.
-func (r *Rotator) advance(want map[string][]byte, unchanged time.Duration) (reason string) {
-	if unchanged < settleTime {
-		return ""
-	}
-
-	have := Read(want)
-	_, hasFormer := want[Former]
-
+// next returns the entry that the next step changes, its new key, and the reason; "" if there is no step to take.
+func (k Keys) next() (entry, key, reason string) {
 	switch {
-	case hasFormer && have.InUse != "":
-		delete(want, Former)
-		reason = "every speaker sends with the key in use, so the former key is deleted"
-	case have.Wanted != "" && have.Wanted != have.InUse:
-		want[InUse] = want[Key]
-		if have.InUse != "" {
-			want[Former] = []byte(have.InUse)
-		}
-		reason = "every speaker accepts the new key, so it is put in use"
+	case k.InUse == "" && k.Former == "" && k.Wanted != "":
+		return Former, k.Wanted, "no key is in use, and every speaker accepts the wanted key, so all change to it"
+	case k.InUse == "" && k.Former != "":
+		return InUse, k.Former, "every speaker sends with the former key, so it is in use again"
+	case k.InUse != "" && k.Former != k.InUse:
+		return Former, k.InUse, "every speaker sends with the key in use, so other keys are dropped"
+	case k.Wanted != "" && k.Wanted != k.InUse:
+		return InUse, k.Wanted, "every speaker accepts the new key, so it is put in use"
 	}
-
-	r.inUse, r.former = string(want[InUse]), string(want[Former])
-	return reason
+	return "", "", ""
 }

@@ -3,7 +3,6 @@ package keyed
 import (
 	"maps"
 	"slices"
-	"time"
 )
 
 // Names of the entries of the Secret. Other entries may exist, and their keys are accepted too.
@@ -12,32 +11,12 @@ const (
 	Key = "key"
 	// InUse names the entry with the key that speakers send with. The controller writes it.
 	InUse = "in-use"
-	// Former names the entry with the previous key in use. The controller writes it.
+	// Former names the entry with the key that some speakers may still send with. The controller writes it.
 	Former = "former"
 )
 
 // Length is the length of a key in bytes. It selects AES-256.
 const Length = 32
-
-const (
-	// ReadInterval is the longest time between two reads of the Secret by a speaker.
-	ReadInterval = time.Minute
-	// RetryInterval is the wait after a failed read.
-	RetryInterval = 10 * time.Second
-
-	// acceptTime is the time after which every speaker has read a change, even if one or two of its reads failed.
-	acceptTime = 3 * ReadInterval / 2
-	// settleTime is the time after which every speaker sends with the wanted key if no key is in use. The last speaker
-	// reads the change within acceptTime. At its second read after that, the Secret has been unchanged for acceptTime.
-	settleTime = 5 * ReadInterval
-)
-
-// Secret is the content of the Secret at one read.
-type Secret struct {
-	Data map[string][]byte
-	// Version differs after every change. It is "" if the Secret does not exist.
-	Version string
-}
 
 // Keys are the entries of a Secret, sorted by use.
 type Keys struct {
@@ -71,16 +50,5 @@ func Read(data map[string][]byte) Keys {
 	return k
 }
 
-// stability measures for how long the Secret has been unchanged.
-type stability struct {
-	version string
-	since   time.Time
-}
-
-// observe records the version of a read, and returns for how long the Secret has been unchanged.
-func (s *stability) observe(version string, at time.Time) time.Duration {
-	if s.since.IsZero() || version != s.version {
-		s.version, s.since = version, at
-	}
-	return at.Sub(s.since)
-}
+// isComplete reports whether every speaker sends with the key in use, so that no removed key is needed.
+func (k Keys) isComplete() bool { return k.InUse != "" && k.Former == k.InUse }

@@ -217,5 +217,6 @@ const (
 
 // Reasons of Events on the Secret with the membership's keys.
 const (
-	InvalidKey Reason = "InvalidKey" // an entry is not a key, and is not used.
+	InvalidKey    Reason = "InvalidKey"    // an entry is not a key, and is not used.
+	RotationWaits Reason = "RotationWaits" // speakers have not read the Secret, and the key in use cannot change before.
 )

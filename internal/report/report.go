@@ -63,6 +63,8 @@ type Config struct {
 	Sessions func() []lb.Session
 	// Speakers returns the names of the nodes by the MACs of their links; nil before the membership has started.
 	Speakers func() map[lb.MAC]string
+	// KeysVersion returns the version of the members' Secret that this speaker has read.
+	KeysVersion func() string
 	// ProxyFaults returns the reasons why proxies of this node do not serve Services.
 	ProxyFaults func() map[lb.Key]lb.Reason
 }

@@ -173,6 +173,7 @@ func sameStatus(a, b v1beta1.SpeakerStateStatus) bool {
 func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	out := v1beta1.SpeakerStateStatus{
 		Version:     daemon.Version(),
+		KeysVersion: w.KeysVersion(),
 		Members:     v1beta1.MemberCounts{Expected: int32(expected), Alive: int32(alive)},
 		Unreachable: silentNodes(w.silence.Unreachable),
 		Silent:      silentNodes(w.silence.Quiet),
