@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -413,19 +414,37 @@ func testL2Keys(t *testing.T, e *env) {
 	}
 	for _, how := range []string{"deleted", "replaced"} {
 		t.Run(how, func(t *testing.T) {
-			// Longer than it takes until all send with the new key.
-			s.run(t, trouble{name: "the key is " + how, lasts: 7 * time.Minute, stays: true, hit: func(t *testing.T, s *spread) {
-				before, err := secrets.Get(t.Context(), membersSecret, metav1.GetOptions{})
-				must(t, err)
+			before, err := secrets.Get(t.Context(), membersSecret, metav1.GetOptions{})
+			must(t, err)
+			rotate := func(t *testing.T, _ *spread) {
+				began := time.Now()
 				must(t, change[how](t.Context()))
-				must(t, testbed.Until(t.Context(), time.Minute, "a new Secret", func(ctx context.Context) error {
+				must(t, testbed.Until(t.Context(), 2*time.Minute, "another key in use", func(ctx context.Context) error {
 					now, err := secrets.Get(ctx, membersSecret, metav1.GetOptions{})
-					if err == nil && now.UID == before.UID {
-						err = fmt.Errorf("it is the one of before")
+					if err != nil {
+						return err
 					}
-					return err
+
+					return rotated(before.Data["in-use"], now.Data)
 				}))
-			}})
+				t.Logf("every speaker sends with another key after %v", time.Since(began).Round(time.Second))
+			}
+			// Afterwards the speakers drop the old key.
+			s.run(t, trouble{name: "the key is " + how, lasts: time.Minute, stays: true, hit: rotate})
 		})
 	}
+}
+
+// rotated returns an error unless every speaker sends with the wanted key, which differs from the former one.
+func rotated(former []byte, entries map[string][]byte) error {
+	wanted := entries["key"]
+	switch {
+	case len(wanted) == 0 || bytes.Equal(wanted, former):
+		return errors.New("it has no other key")
+	case !bytes.Equal(wanted, entries["in-use"]):
+		return errors.New("the new key is not in use")
+	case !bytes.Equal(wanted, entries["former"]):
+		return errors.New("not every speaker sends with the new key")
+	}
+	return nil
 }
