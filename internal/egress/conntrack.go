@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -28,8 +29,9 @@ type sweep struct {
 
 // entry is a connection that a pod opened, as conntrack knows it.
 type entry struct {
-	protocol    byte
-	destination netip.Addr
+	protocol byte
+	// source and destination are the pod and its partner.
+	source, destination netip.Addr
 	// translated and port are where answers go: the translated source. For ICMP the port is the identifier.
 	translated netip.Addr
 	port       uint16
@@ -112,21 +114,32 @@ func (c *conntrack) finish(list []sweep) {
 	}
 }
 
-// forget does sweeps.
+// forget does sweeps, with one listing for each family.
 func (c *conntrack) forget(list []sweep) {
-	for _, s := range list {
-		n, err := s.run()
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		pods := make(map[netip.Addr][]sweep)
+		for _, s := range list {
+			if s.pod.Is4() == (family == unix.AF_INET) {
+				pods[s.pod] = append(pods[s.pod], s)
+			}
+		}
+
+		if len(pods) == 0 {
+			continue
+		}
+
+		n, err := forget(family, pods)
 		if n > 0 {
-			c.log.Info("forgot connections of a pod", "pod", s.pod, "connections", n)
+			c.log.Info("forgot connections of pods", "pods", len(pods), "connections", n)
 		}
 		if err != nil {
-			c.log.Warn("cannot forget connections of a pod", "pod", s.pod, "error", err)
+			c.log.Warn("cannot forget connections of pods", "pods", len(pods), "error", err)
 		}
 	}
 }
 
-// run does the sweep and returns the number of deleted entries. It needs CAP_NET_ADMIN.
-func (s sweep) run() (forgotten int, err error) {
+// forget does the sweeps of some pods of a family, and returns the number of deleted entries. It needs CAP_NET_ADMIN.
+func forget(family uint8, pods map[netip.Addr][]sweep) (forgotten int, err error) {
 	// One socket serves all deletions: to open it takes longer than to delete an entry.
 	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -136,12 +149,13 @@ func (s sweep) run() (forgotten int, err error) {
 	defer socket.Close()
 	sockets := map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}
 	var failed error
-	err = eachEntry(originSource, s.pod, func(message []byte, e entry) {
-		if !s.deletes(e) {
+	err = eachEntry(family, ofPod(pods), func(message []byte, e entry) {
+		deletes := func(s sweep) bool { return s.deletes(e) }
+		if !slices.ContainsFunc(pods[e.source], deletes) {
 			return
 		}
 
-		r := request(message[0], nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+		r := request(family, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 		r.AddRawData(message[nl.SizeofNfgenmsg:])
 		r.Sockets = sockets
 		_, err := r.Execute(unix.NETLINK_NETFILTER, 0)
@@ -156,63 +170,56 @@ func (s sweep) run() (forgotten int, err error) {
 	return forgotten, errors.Join(err, failed)
 }
 
-// side selects an address of a conntrack entry.
-type side struct {
-	tuple, flags uint16
-	// v4 and v6 are the attribute types of the address in each family.
-	v4, v6 uint16
-	// bit is the flag of the address, CTA_FILTER_F_… of net/netfilter/nf_conntrack_netlink.c.
-	bit uint32
-}
-
-// Constants of linux/netfilter/nfnetlink_conntrack.h.
+// Constants of linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_common.h.
 const (
-	ctaFilter            = 25
-	ctaFilterOrigFlags   = 1
-	ctaFilterReplyFlags  = 2
-	ctaFilterSource      = 1 << 0
-	ctaFilterDestination = 1 << 1
-	ctaICMPID            = 4
-	ctaICMPv6ID          = 7
+	ctaFilter           = 25
+	ctaFilterOrigFlags  = 1
+	ctaFilterOrigSource = 1 << 0
+	ctaStatusMask       = 26
+	ctaICMPID           = 4
+	ctaICMPv6ID         = 7
+	ipsSrcNAT           = 1 << 4
 )
 
-// originSource is the source of the original direction, the pod.
-var originSource = side{nl.CTA_TUPLE_ORIG, ctaFilterOrigFlags, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, ctaFilterSource}
-
-// replyDestination is the destination of the reply direction, the translated source.
-var replyDestination = side{
-	nl.CTA_TUPLE_REPLY,
-	ctaFilterReplyFlags,
-	nl.CTA_IP_V4_DST,
-	nl.CTA_IP_V6_DST,
-	ctaFilterDestination,
-}
-
-// eachEntry calls fn for each entry that has an address on a side. The kernel walks the whole table, and lists only
-// those entries (Linux 5.8; an older one lists all).
-func eachEntry(s side, a netip.Addr, fn func(message []byte, e entry)) error {
-	family, typ := uint8(unix.AF_INET), s.v4
-	if a.Is6() {
-		family, typ = unix.AF_INET6, s.v6
-	}
-
-	list := request(family, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
-	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|int(s.tuple), nil)
-	tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(int(typ), a.AsSlice())
-	filter := nl.NewRtAttr(unix.NLA_F_NESTED|ctaFilter, nil)
-	filter.AddRtAttr(int(s.flags), binary.NativeEndian.AppendUint32(nil, s.bit))
-	list.AddData(tuple)
-	list.AddData(filter)
-
-	err := list.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
-		if len(message) < nl.SizeofNfgenmsg {
-			return true
+// ofPod returns the attributes that make the kernel list only the connections of a single IPv4 pod (Linux 5.8); none
+// for others. For an IPv6 address the kernel lists exactly the other connections: ctnetlink_filter_match_tuple has the
+// comparison the wrong way round.
+func ofPod(pods map[netip.Addr][]sweep) (list []nl.NetlinkRequestData) {
+	for pod := range pods {
+		if len(pods) > 1 || !pod.Is4() {
+			return nil
 		}
 
-		attributes := message[nl.SizeofNfgenmsg:]
-		found, ok := netip.AddrFromSlice(nft.Attribute(attributes, s.tuple, nl.CTA_TUPLE_IP, typ))
-		if ok && found == a {
-			fn(message, decodeEntry(attributes))
+		tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
+		tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(nl.CTA_IP_V4_SRC, pod.AsSlice())
+		filter := nl.NewRtAttr(unix.NLA_F_NESTED|ctaFilter, nil)
+		filter.AddRtAttr(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, ctaFilterOrigSource))
+		list = append(list, tuple, filter)
+	}
+
+	return list
+}
+
+// translatedOnly returns the attributes that make the kernel list only connections with a translated source. Older
+// kernels list all.
+func translatedOnly() []nl.NetlinkRequestData {
+	return []nl.NetlinkRequestData{
+		nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(ipsSrcNAT)),
+		nl.NewRtAttr(ctaStatusMask, nl.BEUint32Attr(ipsSrcNAT)),
+	}
+}
+
+// eachEntry calls fn for each entry of a family that the kernel selects by some attributes, and maybe for others. The
+// kernel walks the whole table.
+func eachEntry(family uint8, selection []nl.NetlinkRequestData, fn func(message []byte, e entry)) error {
+	list := request(family, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	for _, attribute := range selection {
+		list.AddData(attribute)
+	}
+
+	err := list.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
+		if len(message) >= nl.SizeofNfgenmsg {
+			fn(message, decodeEntry(message[nl.SizeofNfgenmsg:]))
 		}
 		return true
 	})
@@ -233,6 +240,7 @@ func decodeEntry(attributes []byte) (e entry) {
 		e.isDstNAT = binary.BigEndian.Uint32(status)&ipsDstNAT != 0
 	}
 
+	e.source = decodeAddress(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
 	e.destination = decodeAddress(attributes, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
 	e.translated = decodeAddress(attributes, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
 	e.port = decodePort(attributes, nl.CTA_PROTO_DST_PORT, ctaICMPID, ctaICMPv6ID)

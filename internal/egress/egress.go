@@ -50,8 +50,8 @@ type Translator struct {
 	// bridges is the table of the family bridge. tables are the tables of IPv4 and IPv6.
 	bridges *table
 	tables  []*table
-	// wake makes Run synchronize.
-	wake lb.Signal
+	// wake makes Run synchronize, and arrived reports a new desired state to Run.
+	wake, arrived lb.Signal
 	// conntrack changes the kernel's connections.
 	conntrack *conntrack
 
@@ -64,6 +64,8 @@ type Translator struct {
 	model *model
 	// known are the rights that are in the kernel, by the address of the pod; nil until they are read.
 	known map[netip.Addr]right
+	// repairsSwept is the number of repairs after which connections were last swept.
+	repairsSwept uint64
 	// faults is the result of Faults, and exhausted of Exhausted.
 	faults    map[netip.Addr]string
 	exhausted []netip.Addr
@@ -71,7 +73,12 @@ type Translator struct {
 
 // New returns a Translator. It does not change the kernel.
 func New(c Config) *Translator {
-	t := &Translator{config: c, wake: lb.NewSignal(), conntrack: newConntrack(c.Log)}
+	t := &Translator{
+		config:    c,
+		wake:      lb.NewSignal(),
+		arrived:   lb.NewSignal(),
+		conntrack: newConntrack(c.Log),
+	}
 	t.bridges = newTable(c.Log, "bridge", bridgeLayout(), t.wake.Kick)
 	for _, f := range families() {
 		table := newTable(c.Log, string(f.name), f.layout(), t.wake.Kick)
@@ -103,7 +110,7 @@ func (t *Translator) Set(d Desired) {
 	t.desired, t.uplinks = &d, uplinks
 	if !same {
 		t.sync()
-		t.wake.Kick()
+		t.arrived.Kick()
 	}
 }
 
@@ -130,19 +137,19 @@ func (t *Translator) readUplinks(d *Desired) map[string]int {
 
 // sync makes the tables equal to the desired state. The caller holds the lock.
 func (t *Translator) sync() {
-	v := t.read()
-	m := newModel(t.desired, t.uplinks, v, "")
 	t.readKnown()
+	m := newModel(t.desired, t.uplinks, t.read())
+	t.withhold(m)
 	t.conntrack.forget(t.stale(m))
 
-	refusal := t.bridges.set(m.ports(), len(m.ports()) > 0)
-	if refusal != nil {
-		m = newModel(t.desired, t.uplinks, v, "the kernel cannot tell the ports of a bridge apart: "+refusal.Error())
+	ports := m.ports()
+	if err := t.bridges.set(ports, len(ports) > 0); err != nil {
+		m.refuse(func(s source) bool { return s.port.bridge != 0 }, err)
 	}
 
 	for _, table := range t.tables {
 		if err := table.set(m.elements(table.family), m.needs(table.family)); err != nil {
-			m.refuse(table.family, err)
+			m.refuse(func(s source) bool { return table.family.Has(s.Pod) }, err)
 		}
 	}
 
@@ -151,13 +158,11 @@ func (t *Translator) sync() {
 	t.publish()
 }
 
-// refuse records that the kernel refuses the table of a family.
-func (m *model) refuse(f *family, err error) {
+// refuse closes the sources that need a table which the kernel refuses.
+func (m *model) refuse(needs func(source) bool, err error) {
 	for pod, s := range m.sources {
-		if f.Has(pod) && s.hasRight() {
-			m.faults[pod] = "the kernel refuses the table: " + err.Error()
-			s.uplink = 0
-			m.sources[pod] = s
+		if needs(s) {
+			m.close(pod, "the kernel refuses a table: "+err.Error())
 		}
 	}
 }
@@ -168,10 +173,12 @@ func (t *Translator) publish() {
 		return
 	}
 
-	t.faults = t.model.faults
-	for pod, fault := range t.faults {
-		t.config.Log.Warn("new connections of a pod are rejected", "pod", pod, "fault", fault)
+	for pod, fault := range t.model.faults {
+		if t.faults[pod] != fault {
+			t.config.Log.Warn("new connections of a pod are rejected", "pod", pod, "fault", fault)
+		}
 	}
+	t.faults = t.model.faults
 
 	if t.config.Changed != nil {
 		t.config.Changed()

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
@@ -46,9 +48,9 @@ func (t *Translator) countSlices() []netip.Addr {
 	}
 
 	exhausted := make(map[netip.Addr]bool)
-	for slice := range t.slices() {
-		if isExhausted(slice) {
-			exhausted[slice.Address] = true
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		if err := exhaustedOf(family, t.slices(), exhausted); err != nil {
+			t.config.Log.Warn("cannot count the used ports of addresses", "error", err)
 		}
 	}
 
@@ -68,23 +70,26 @@ func (t *Translator) slices() map[lb.PortSlice]bool {
 	return out
 }
 
-// isExhausted reports whether connections to one destination use almost all ports of a slice.
-func isExhausted(slice lb.PortSlice) bool {
+// exhaustedOf adds the addresses of a family whose slice is almost used up by connections to one destination.
+func exhaustedOf(family uint8, slices map[lb.PortSlice]bool, exhausted map[netip.Addr]bool) error {
 	type destination struct {
+		slice    lb.PortSlice
 		protocol byte
 		answers  netip.AddrPort
 	}
 	used := make(map[destination]int)
-	full := false
-	_ = eachEntry(replyDestination, slice.Address, func(_ []byte, e entry) {
-		if slice.Has(e.port) {
-			d := destination{e.protocol, e.answers}
-			used[d]++
-			full = full || used[d] >= exhaustedPorts
+	return eachEntry(family, translatedOnly(), func(_ []byte, e entry) {
+		slice := lb.PortSlice{Address: e.translated, First: e.port &^ (lb.SlicePorts - 1)}
+		if !slices[slice] {
+			return
+		}
+
+		d := destination{slice, e.protocol, e.answers}
+		used[d]++
+		if used[d] >= exhaustedPorts {
+			exhausted[slice.Address] = true
 		}
 	})
-
-	return full
 }
 
 // publishExhausted updates the result of Exhausted.
@@ -97,7 +102,12 @@ func (t *Translator) publishExhausted(list []netip.Addr) {
 		return
 	}
 
-	t.config.Log.Warn("addresses without a free port for some destination", "addresses", list)
+	if len(list) > 0 {
+		t.config.Log.Warn("addresses have no free port for some destination", "addresses", list)
+	} else {
+		t.config.Log.Info("all addresses have free ports again")
+	}
+
 	if t.config.Changed != nil {
 		t.config.Changed()
 	}

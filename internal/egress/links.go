@@ -250,13 +250,16 @@ func (t *Translator) maintain(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-t.arrived:
+			watch.follow(ctx, t)
+			wait = firstRetry
+			continue
 		case <-t.wake:
 			wait = firstRetry
 		case <-retry:
 			wait = min(2*wait, lastRetry)
 		}
 
-		watch.follow(ctx, t)
 		start := time.Now()
 		t.resync()
 		nft.Sleep(ctx, max(syncInterval, syncShare*time.Since(start)))

@@ -60,9 +60,8 @@ type model struct {
 	faults map[netip.Addr]string
 }
 
-// newModel returns the model of a desired state. The argument refusal says why there is no table for bridges; empty if
-// there can be one.
-func newModel(d *Desired, uplinks map[string]int, v *view, refusal string) *model {
+// newModel returns the model of a desired state.
+func newModel(d *Desired, uplinks map[string]int, v *view) *model {
 	m := &model{
 		desired: d,
 		uplinks: uplinks,
@@ -80,10 +79,6 @@ func newModel(d *Desired, uplinks map[string]int, v *view, refusal string) *mode
 		s := source{EgressSource: wanted}
 		fault := ""
 		s.port, fault = v.portOf(wanted.Pod)
-		if fault == "" && s.port.bridge != 0 && refusal != "" {
-			s.port, fault = port{}, refusal
-		}
-
 		index, isUp := uplinks[wanted.Link]
 		if fault == "" && !isUp {
 			fault = fmt.Sprintf("link %q is not up", wanted.Link)

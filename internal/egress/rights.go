@@ -2,7 +2,9 @@ package egress
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
@@ -10,16 +12,25 @@ import (
 
 // right is what the kernel knows of a source.
 type right struct {
+	// uid is the UID of the pod; empty for a right of an earlier process.
+	uid string
 	// port is the index of the veth that leads to the pod.
 	port int
 	// address and first are the slice of the pod; zero while it has no right.
 	address netip.Addr
 	first   uint16
+	// replaced is when another veth was found for the same pod; zero if there is none.
+	replaced time.Time
+}
+
+// equal reports whether two rights are of the same pod and say the same.
+func (r right) equal(o right) bool {
+	return r.port == o.port && r.address == o.address && r.first == o.first
 }
 
 // right returns the right of a source.
 func (s source) right() right {
-	r := right{port: s.port.index}
+	r := right{uid: s.UID, port: s.port.index}
 	if s.hasRight() {
 		r.address, r.first = s.Address, s.First
 	}
@@ -91,6 +102,42 @@ func podOf(key string) (netip.Addr, bool) {
 	return netip.AddrFromSlice([]byte(key[indexSize:]))
 }
 
+// replaceDelay is the time for which a pod has no right after another veth was found for it. Usually that veth is the
+// next pod's, which got the address before the API server reported the end of the pod. But the kubelet may also replace
+// the sandbox of a pod.
+const replaceDelay = 30 * time.Second
+
+// withhold takes the links of pods whose veth was replaced lately out of a model.
+func (t *Translator) withhold(m *model) {
+	for pod, s := range m.sources {
+		former := t.known[pod]
+		isSamePod := former.uid != "" && former.uid == s.UID
+		if !isSamePod || s.port == (port{}) || former.port == s.port.index {
+			continue
+		}
+
+		if former.replaced.IsZero() {
+			former.replaced = time.Now()
+			t.known[pod] = former
+		}
+
+		if time.Since(former.replaced) < replaceDelay {
+			m.close(pod, fmt.Sprintf("link %s has the pod's address, but was not the pod's", s.port.name))
+		}
+	}
+}
+
+// close takes the link of a pod out of a model, because of a fault.
+func (m *model) close(pod netip.Addr, fault string) {
+	s := m.sources[pod]
+	if s.hasRight() {
+		m.faults[pod] = fault
+	}
+
+	s.port, s.uplink = port{}, 0
+	m.sources[pod] = s
+}
+
 // stale returns the sweeps that must come before the tables change: an address that has another pod now may have
 // connections of the former pod, whose gate the new pod would pass.
 func (t *Translator) stale(m *model) (list []sweep) {
@@ -123,14 +170,19 @@ func (t *Translator) learn(m *model) (list []sweep) {
 		}
 	}
 
+	// Connections may have begun while a table was damaged.
+	repairs := t.repairs()
+	sweepAll := repairs != t.repairsSwept
+	t.repairsSwept = repairs
 	for pod, s := range m.sources {
 		r := s.right()
-		if s.port == (port{}) || t.known[pod] == r {
+		if s.port == (port{}) {
 			continue
 		}
 
+		former := t.known[pod]
 		t.known[pod] = r
-		if s.hasRight() {
+		if s.hasRight() && (sweepAll || !former.equal(r)) {
 			list = append(list, sweep{pod: pod, deletes: m.beganBefore(r)})
 		}
 	}

@@ -17,9 +17,12 @@ type table struct {
 	family *family
 	// want is the desired content; nil for no table. The Owned's lock guards it.
 	want *nft.Static
+	// setting reports whether set is running. The Owned's lock guards it.
+	setting bool
 }
 
-// newTable returns a table. The function changed is called when the table begins to fail or works again.
+// newTable returns a table. The function changed is called when the table begins to fail or works again, and when it
+// was compared with the desired content or repaired.
 func newTable(log *slog.Logger, name string, layout *nft.Layout, changed func()) *table {
 	t := &table{layout: layout}
 	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{
@@ -27,6 +30,11 @@ func newTable(log *slog.Logger, name string, layout *nft.Layout, changed func())
 		Table:   layout.Table,
 		Image:   func(*nft.Static) *nft.Static { return t.want },
 		Changed: changed,
+		Applied: func(*nft.Static) {
+			if !t.setting {
+				changed()
+			}
+		},
 	})
 
 	return t
@@ -45,6 +53,8 @@ func (t *table) set(elements nft.Elements, needed bool) error {
 		}
 	}
 
+	t.setting = true
+	defer func() { t.setting = false }()
 	return t.Apply(same)
 }
 

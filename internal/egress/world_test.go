@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -75,8 +74,8 @@ type pod struct {
 	pair
 	// link is the node's end of the pod's veth.
 	link string
-	// closed is the EgressSource.Closed of its sources.
-	closed string
+	// uid and closed are those of its sources.
+	uid, closed string
 }
 
 // address returns the node's address of a family, as another address has it.
@@ -100,11 +99,15 @@ func newWorld(t testing.TB) *world {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("no nft here to make the tables of others")
 	}
-	w := &world{t: t, lan: nstest.New(t), router: nstest.New(t), say: make(chan struct{})}
+	w := &world{t: t, lan: newHost(t), router: newHost(t), say: make(chan struct{})}
 	w.lan.Bridge("br0")
 	w.join(w.router, "router")
 	w.router.AddAddress("eth0", router4+"/24", router6+"/64")
-	w.partner = w.router.Attach("outer", []string{outer4 + "/24", outer6 + "/64"}, partner4+"/24", partner6+"/64")
+	w.partner = newHost(t)
+	nstest.Veth(t, w.router, "outer", w.partner, "eth0")
+	w.router.AddAddress("outer", outer4+"/24", outer6+"/64")
+	w.partner.AddAddress("eth0", partner4+"/24", partner6+"/64")
+	w.partner.AddDefault(outer4, outer6)
 	forward(w.router)
 	for i := 1; i <= 3; i++ {
 		w.addNode(i)
@@ -112,6 +115,14 @@ func newWorld(t testing.TB) *world {
 	w.owner(w.nodes[1])
 	w.serve()
 	return w
+}
+
+// newHost makes a namespace whose links are usable at once: without duplicate address detection.
+func newHost(t testing.TB) *nstest.NS { return ready(nstest.New(t)) }
+
+func ready(ns *nstest.NS) *nstest.NS {
+	ns.Sysctl("ipv6/conf/default/accept_dad", "0")
+	return ns
 }
 
 // join gives a namespace a link to the LAN.
@@ -128,9 +139,9 @@ func forward(ns *nstest.NS) {
 // addNode adds a node that drops what conntrack does not know, whose policy is to drop what it forwards, and that
 // masquerades what pods send out of the cluster.
 func (w *world) addNode(number int) {
-	n := &node{NS: nstest.New(w.t), number: number}
+	n := &node{NS: newHost(w.t), number: number}
 	if number == 1 {
-		n.NS = nstest.Self(w.t)
+		n.NS = ready(nstest.Self(w.t))
 	}
 	w.join(n.NS, fmt.Sprint("node", number))
 	n.AddAddress("eth0", n.address().v4+"/24", n.address().v6+"/64")
@@ -191,9 +202,10 @@ func (w *world) addPod(n *node, number int) *pod {
 func (w *world) newPod(n *node, number int) *pod {
 	w.t.Helper()
 	p := &pod{
-		NS:   nstest.New(w.t),
+		NS:   newHost(w.t),
 		pair: pair{fmt.Sprintf("10.244.%d.%d", n.number, number), fmt.Sprintf("fd00:%d::%d", n.number, number)},
 		link: fmt.Sprint("pod", number),
+		uid:  "former",
 	}
 	nstest.Veth(w.t, n.NS, p.link, p.NS, "eth0")
 	n.pods = append(n.pods, p)
@@ -204,6 +216,8 @@ func (w *world) newPod(n *node, number int) *pod {
 func (w *world) addBridge(n *node) {
 	w.t.Helper()
 	n.Bridge("cni0")
+	// Else the bridge takes the MAC of another port when a port goes.
+	n.Output("ip", "link", "set", "cni0", "address", fmt.Sprintf("02:00:00:00:01:0%d", n.number))
 	n.AddAddress("cni0", fmt.Sprintf("10.244.%d.1/24", n.number), fmt.Sprintf("fd00:%d::1/64", n.number))
 }
 
@@ -245,7 +259,7 @@ func (w *world) desired(n *node) Desired {
 		for _, a := range p.all() {
 			d.Sources = append(d.Sources, lb.EgressSource{
 				Pod: addr(a), Service: lb.Key{Namespace: "ns", Name: "web"}, Address: addr(vips.of(a)), First: n.first(),
-				Link: "eth0", Closed: p.closed,
+				UID: p.uid, Link: "eth0", Closed: p.closed,
 			})
 		}
 	}
@@ -334,10 +348,11 @@ func (p *pod) try(network, to string, port int, wait time.Duration) (c net.Conn,
 
 func (p *pod) tryFrom(network string, from int, to string, port int, wait time.Duration) (c net.Conn, err error) {
 	p.Do(func() {
-		d := net.Dialer{Timeout: wait, Control: func(_, _ string, raw syscall.RawConn) error { return nil }}
-		d.LocalAddr = &net.TCPAddr{Port: from}
+		d := net.Dialer{Timeout: wait}
+		ip := net.ParseIP(p.of(to))
+		d.LocalAddr = &net.TCPAddr{IP: ip, Port: from}
 		if network == "udp" {
-			d.LocalAddr = &net.UDPAddr{Port: from}
+			d.LocalAddr = &net.UDPAddr{IP: ip, Port: from}
 		}
 		c, err = d.Dial(network, net.JoinHostPort(to, fmt.Sprint(port)))
 	})
@@ -394,7 +409,15 @@ func (n *node) list(family string) string {
 	return string(out)
 }
 
-// eachMatch is a combination of transport and address that must behave the same.
+// rejected returns how many packets the node has refused.
+func (n *node) rejected() (count uint64) {
+	for _, f := range n.translator.State().Families {
+		count += f.Rejected
+	}
+	return count
+}
+
+// each calls f with each transport and address of the partner.
 func each(t *testing.T, f func(t *testing.T, network, to string)) {
 	for _, network := range []string{"tcp", "udp"} {
 		for _, to := range partners.all() {

@@ -50,6 +50,8 @@ type Egress struct {
 // EgressSource is an address of a pod of this node.
 type EgressSource struct {
 	Pod netip.Addr
+	// UID is the pod's. Another pod may get the address.
+	UID string
 	// Service decides about the pod.
 	Service Key
 	// Address and the ports from First on replace the source of the pod's packets. They are of the pod's family. First is
