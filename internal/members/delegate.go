@@ -13,96 +13,110 @@ import (
 func (m *Members) SetSelf(self lb.Member) {
 	meta := encodeMember(self, memberlist.MetaMaxSize)
 	m.mu.Lock()
-	changed := string(m.meta) != string(meta)
-	m.meta = meta
+	hasChanged := string(m.ownMeta) != string(meta)
+	m.ownMeta = meta
 	list := m.list
 	m.mu.Unlock()
-	if list != nil && changed {
+
+	if list != nil && hasChanged {
 		// UpdateNode queues it for gossip before it begins to wait, which is not needed.
 		_ = list.UpdateNode(time.Nanosecond)
 	}
 }
 
-// metadata of a member, and when it last lived or the cluster had its speaker.
+// metadata is what a member sent last.
 type metadata struct {
 	lb.Member
-	known time.Time
+	// expectedAt is when the member was last alive, or the cluster had its speaker.
+	expectedAt time.Time
 }
 
-// keepTime is how long the metadata of a member is kept after its speaker is gone from the cluster: longer than
-// a new speaker takes to come, and than its goodbye is useful.
-const keepTime = 5 * time.Minute
+// metadataLifetime is how long the metadata of a member is kept after its speaker is gone from the cluster: longer than
+// a new speaker takes to start, and than its goodbye is useful.
+const metadataLifetime = 5 * time.Minute
 
-// Metadata returns the last metadata of each member, this one included. It has members that
-// died, too, while the cluster has their speakers and for keepTime more: their frames are
-// still recognised as a speaker's. As long as none changed it is the same map, which must not be changed.
+// Metadata returns the last metadata of each member, this one included. Dead members keep theirs while the cluster has
+// their speakers, and for metadataLifetime more: their frames are still recognised as a speaker's. As long as nothing
+// changes it returns the same map. Do not modify it.
 func (m *Members) Metadata() map[string]lb.Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.sent == nil {
-		m.sent = make(map[string]lb.Member, len(m.metadata))
+	if m.published == nil {
+		m.published = make(map[string]lb.Member, len(m.metadata))
 		for name, d := range m.metadata {
-			m.sent[name] = d.Member
+			m.published[name] = d.Member
 		}
 	}
-	return m.sent
+
+	return m.published
 }
 
-// forgetGone drops the metadata of members that were gone for keepTime, and reports whether there were any: their
-// machines may be anything by now.
-func (m *Members) forgetGone(now time.Time) (forgot bool) {
+// pruneMetadata removes the metadata of members that were gone for metadataLifetime, and reports whether there were
+// any: another machine may have their MACs by then.
+func (m *Members) pruneMetadata(at time.Time) (hasPruned bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name, d := range m.metadata {
-		_, living := m.addresses[name]
-		_, expected := m.join[name]
+		_, isAlive := m.addresses[name]
+		_, isExpected := m.speakers[name]
 		switch {
-		case living || expected:
-			d.known = now
+		case isAlive || isExpected:
+			d.expectedAt = at
 			m.metadata[name] = d
-		case now.Sub(d.known) >= keepTime:
+		case at.Sub(d.expectedAt) >= metadataLifetime:
 			delete(m.metadata, name)
-			forgot, m.sent = true, nil
+			m.published = nil
+			hasPruned = true
 		}
 	}
-	return forgot
+
+	return hasPruned
 }
 
-// update takes a living member's address and metadata over.
-func (m *Members) update(n *memberlist.Node) {
+// recordMember records the address and the metadata of a living member.
+func (m *Members) recordMember(n *memberlist.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a, ok := netip.AddrFromSlice(n.Addr); ok {
 		m.addresses[n.Name] = a.Unmap()
 	}
+
 	if len(n.Meta) == 0 {
 		// It has started again and not sent any yet.
-		if before, known := m.metadata[n.Name]; known {
+		if before, isKnown := m.metadata[n.Name]; isKnown {
 			before.Stopping = false
-			m.metadata[n.Name], m.sent = before, nil
+			m.setMetadata(n.Name, before)
 		}
 		return
 	}
+
 	member, err := decodeMember(n.Meta)
 	if err != nil {
 		m.config.Log.Debug("metadata of a member is unreadable", "member", n.Name, "error", err)
 		return
 	}
-	m.metadata[n.Name], m.sent = metadata{member, time.Now()}, nil
+
+	m.setMetadata(n.Name, metadata{Member: member, expectedAt: time.Now()})
 }
 
-// delegate gives memberlist our metadata, and takes messages of other members.
+// setMetadata replaces the metadata of a member. The caller holds mu.
+func (m *Members) setMetadata(name string, d metadata) {
+	m.metadata[name] = d
+	m.published = nil
+}
+
+// delegate gives memberlist this member's metadata, and receives messages of other members.
 type delegate struct{ m *Members }
 
 // NodeMeta implements memberlist.Delegate.
 func (d delegate) NodeMeta(int) []byte {
 	d.m.mu.Lock()
 	defer d.m.mu.Unlock()
-	return d.m.meta
+	return d.m.ownMeta
 }
 
 // NotifyMsg implements memberlist.Delegate.
-func (d delegate) NotifyMsg(message []byte) { d.m.hear(message) }
+func (d delegate) NotifyMsg(message []byte) { d.m.receive(message) }
 
 // GetBroadcasts implements memberlist.Delegate.
 func (delegate) GetBroadcasts(int, int) [][]byte { return nil }

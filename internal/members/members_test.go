@@ -145,13 +145,13 @@ func TestMembers(t *testing.T) {
 	other[31]++
 	a := start(t, port, "127.0.0.1", "a", key)
 	b := start(t, port, "127.0.0.2", "b", key, "a=127.0.0.1")
-	c := start(t, port, "127.0.0.3", "c", key, "a=127.0.0.1", "n=127.0.0.9") // the last is nobody
+	c := start(t, port, "127.0.0.3", "c", key, "a=127.0.0.1", "n=127.0.0.9") // the last address has no member
 	outsider := start(t, port, "127.0.0.4", "s", other, "a=127.0.0.1")
 
 	for _, m := range []member{a, b, c} {
 		eventually(t, "three members see each other", m.sees("a", "b", "c"))
 	}
-	eventually(t, "c has tried everybody, the nobody too", c.Joined)
+	eventually(t, "c has tried all addresses, the empty one too", c.Joined)
 	b.leave(t)
 	for _, m := range []member{a, c} {
 		eventually(t, "b's goodbye is heard", m.sees("a", "c"))
@@ -169,8 +169,8 @@ func TestWrongKey(t *testing.T) {
 	}
 }
 
-// Keys are rotated in three steps, at one member after the other, and nobody is
-// missed meanwhile; a member with only the old key is not heard afterwards.
+// Keys are rotated in three steps, at one member after the other, and no member is
+// missed meanwhile. A member with only the old key is not heard afterwards.
 func TestRotation(t *testing.T) {
 	port, old, next := freePort(t), bytes.Repeat([]byte{7}, 32), bytes.Repeat([]byte{9}, 32)
 	a := start(t, port, "127.0.0.1", "a", old)
@@ -191,7 +191,7 @@ func TestRotation(t *testing.T) {
 		t.Error("a short key is taken")
 	}
 	outsider := start(t, port, "127.0.0.3", "s", old, "a=127.0.0.1")
-	eventually(t, "a member with the old key has tried everybody", func() bool { return outsider.Joined() && outsider.sees("s")() })
+	eventually(t, "a member with the old key has tried all addresses", func() bool { return outsider.Joined() && outsider.sees("s")() })
 	a.hears(t, b)
 	b.hears(t, a)
 	if !seen() || !outsider.sees("s")() {
@@ -213,7 +213,7 @@ func TestKeysReplaced(t *testing.T) {
 	must(t, err)
 	for _, want := range [][][]byte{keys(1, 4), keys(5, 6, 7), keys(7)} {
 		must(t, m.SetKeys(want))
-		if got := m.keys.GetKeys(); !bytes.Equal(bytes.Join(got, nil), bytes.Join(want, nil)) {
+		if got := m.keyring.GetKeys(); !bytes.Equal(bytes.Join(got, nil), bytes.Join(want, nil)) {
 			t.Errorf("keys are %v, want %v", got, want)
 		}
 	}
@@ -262,7 +262,7 @@ func TestMeta(t *testing.T) {
 	}
 }
 
-// Addresses of links and what a speaker says of the API server stand where an older writer stops, and addresses give way to
+// Addresses of links and the state of the API server come where an older writer stops, and addresses give way to
 // links.
 func TestMetaAddresses(t *testing.T) {
 	m := testMember(3)
@@ -350,8 +350,8 @@ func FuzzMeta(f *testing.F) {
 	})
 }
 
-// What a member tells of itself reaches the others, at once when it changes, and
-// is remembered after its death.
+// The metadata of a member reaches the others, at once when it changes, and
+// is kept after its death.
 func TestMetadata(t *testing.T) {
 	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
 	a := start(t, port, "127.0.0.1", "a", key)
@@ -376,38 +376,38 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// The metadata of a member is forgotten when its speaker has been gone from the cluster for a while: neither its death nor
-// a new pod of it is that.
+// The metadata of a member is removed when its speaker has been gone from the cluster for a while. Its death and a new
+// pod do not count as that.
 func TestForgetUnknown(t *testing.T) {
 	m := silent(t, nil)
 	delete(m.addresses, "b")
 	b := &memberlist.Node{Name: "b", Addr: net.IPv4(127, 0, 0, 2), Meta: encodeMember(testMember(1), memberlist.MetaMaxSize)}
 	none, both := map[string]netip.Addr{}, map[string]netip.Addr{"b": netip.MustParseAddr("127.0.0.2")}
-	now := time.Now()
+	at := time.Now()
 	for _, step := range []struct {
 		name    string
-		does    func()
+		act     func()
 		after   time.Duration
 		forgets bool
 	}{
-		{"it lives, and no speaker is known yet", func() { m.update(b) }, time.Hour, false},
+		{"it lives, and no speaker is known yet", func() { m.recordMember(b) }, time.Hour, false},
 		{"it lives on", func() {}, time.Hour, false},
 		{"it dies", func() { m.SetSpeakers(both); events{m}.NotifyLeave(b) }, time.Hour, false},
 		{"it is dead for long", func() {}, time.Hour, false},
-		{"its pod is gone for less than the time", func() { m.SetSpeakers(none) }, keepTime - 1, false},
+		{"its pod is gone for less than the time", func() { m.SetSpeakers(none) }, metadataLifetime - 1, false},
 		{"there is a new one", func() { m.SetSpeakers(both) }, time.Hour, false},
-		{"that is gone too, for the time", func() { m.SetSpeakers(none) }, keepTime, true},
+		{"that is gone too, for the time", func() { m.SetSpeakers(none) }, metadataLifetime, true},
 	} {
-		now = now.Add(step.after)
-		step.does()
-		if got := m.forgetGone(now); got != step.forgets {
+		at = at.Add(step.after)
+		step.act()
+		if got := m.pruneMetadata(at); got != step.forgets {
 			t.Errorf("%s: forgets %t", step.name, got)
 		}
 		if _, known := m.Metadata()["b"]; known == step.forgets {
 			t.Errorf("%s: its metadata is known: %t", step.name, known)
 		}
 	}
-	m.update(b)
+	m.recordMember(b)
 	if _, known := m.Metadata()["b"]; !known {
 		t.Error("it is back, and not heard")
 	}
@@ -417,7 +417,7 @@ func TestForgetUnknown(t *testing.T) {
 func TestForgetsUnknown(t *testing.T) {
 	a := start(t, freePort(t), "127.0.0.1", "a", bytes.Repeat([]byte{7}, 32))
 	a.mu.Lock()
-	a.metadata["b"] = metadata{testMember(1), time.Now().Add(-keepTime)}
+	a.metadata["b"] = metadata{testMember(1), time.Now().Add(-metadataLifetime)}
 	a.mu.Unlock()
 	eventually(t, "b is forgotten", func() bool { return len(a.Metadata()) == 0 })
 	a.leave(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 )
 
-// owner owns some addresses, and records what it is asked and told.
+// owner owns some addresses, and records the questions and answers that it receives.
 type owner struct {
 	owns    []netip.Addr
 	age     time.Duration
@@ -47,7 +47,7 @@ func (o *owner) Answered(a Answer) {
 	o.answers = append(o.answers, a)
 }
 
-func (o *owner) told() []Answer {
+func (o *owner) received() []Answer {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.answers)
@@ -58,7 +58,7 @@ var (
 	other4         = netip.MustParseAddr("192.0.2.101")
 )
 
-// A member asks another one, and gets the answer of that one; a member that has no Owner, as older ones, ignores it.
+// A member asks another one, and gets its answer. A member without an Owner, such as an older one, ignores it.
 func TestQuestion(t *testing.T) {
 	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
 	asks, has := &owner{}, &owner{owns: []netip.Addr{owned4, owned6}, age: 7 * time.Second}
@@ -71,11 +71,11 @@ func TestQuestion(t *testing.T) {
 	want := Answer{From: "b", Addresses: []netip.Addr{owned4, other4, owned6}, Leaves: true, Owns: []bool{true, false, true}, Age: 7 * time.Second}
 	eventually(t, "the answer", func() bool {
 		a.Ask("c", want.Addresses, false)
-		a.Ask("nobody", want.Addresses, false)
+		a.Ask("no member", want.Addresses, false)
 		a.Ask("b", want.Addresses, true)
-		return len(asks.told()) > 0
+		return len(asks.received()) > 0
 	})
-	if got := asks.told()[0]; !reflect.DeepEqual(got, want) {
+	if got := asks.received()[0]; !reflect.DeepEqual(got, want) {
 		t.Errorf("told %+v, want %+v", got, want)
 	}
 	has.mu.Lock()
@@ -84,7 +84,7 @@ func TestQuestion(t *testing.T) {
 	if asked != "3 true" {
 		t.Errorf("asked %q", asked)
 	}
-	before := len(asks.told())
+	before := len(asks.received())
 	many := slices.Repeat([]netip.Addr{owned6}, 1000)
 	eventually(t, "all answers", func() bool {
 		a.Ask("b", many, false)
@@ -115,7 +115,7 @@ func TestQuestionPastGossip(t *testing.T) {
 	}
 	eventually(t, "the answer", func() bool {
 		a.Ask("b", []netip.Addr{owned4}, true)
-		return len(asks.told()) > 0
+		return len(asks.received()) > 0
 	})
 }
 
@@ -143,25 +143,25 @@ func TestForgedMessages(t *testing.T) {
 	answer := func(nonce byte) []byte {
 		return encodeAnswer([]byte{0, 0, 0, 0, 0, 0, 0, nonce}, []bool{true, false}, math.MaxInt64)
 	}
-	m.expect(1, asked{Answer{From: "b", Addresses: addrs}, time.Now()})
-	m.expect(2, asked{Answer{From: "b", Addresses: addrs}, time.Now().Add(-answerTime - time.Millisecond)})
+	m.addPending(1, pendingQuestion{Answer{From: "b", Addresses: addrs}, time.Now()})
+	m.addPending(2, pendingQuestion{Answer{From: "b", Addresses: addrs}, time.Now().Add(-answerTime - time.Millisecond)})
 	for _, nonce := range []byte{2, 3, 1, 1} {
-		m.hear(answer(nonce))
+		m.receive(answer(nonce))
 	}
 	want := []Answer{{From: "b", Addresses: addrs, Owns: []bool{true, false}, Age: math.MaxUint32 * time.Millisecond}}
-	if got := o.told(); !reflect.DeepEqual(got, want) {
+	if got := o.received(); !reflect.DeepEqual(got, want) {
 		t.Errorf("told %+v, want %+v", got, want)
 	}
-	m.hear(question("b", addrs...))
+	m.receive(question("b", addrs...))
 	if len(o.asked) != 1 {
 		t.Error("a member is not answered")
 	}
-	m.asked = map[uint64]asked{}
+	m.pending = map[uint64]pendingQuestion{}
 	for i := range 1000 {
-		m.expect(uint64(i), asked{at: time.Now().Add(time.Duration(i) * time.Second)})
+		m.addPending(uint64(i), pendingQuestion{askedAt: time.Now().Add(time.Duration(i) * time.Second)})
 	}
-	if n := len(m.asked); n > 3 {
-		t.Errorf("%d questions that nobody answered are remembered", n)
+	if n := len(m.pending); n > 3 {
+		t.Errorf("%d unanswered questions are pending", n)
 	}
 }
 
@@ -171,9 +171,9 @@ func FuzzHear(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		o := &owner{}
 		m := silent(t, o)
-		m.expect(1, asked{Answer{From: "b", Addresses: []netip.Addr{owned4}}, time.Now()})
-		m.hear(b)
-		for _, a := range o.told() {
+		m.addPending(1, pendingQuestion{Answer{From: "b", Addresses: []netip.Addr{owned4}}, time.Now()})
+		m.receive(b)
+		for _, a := range o.received() {
 			if len(a.Owns) != len(a.Addresses) {
 				t.Errorf("%x: %+v", b, a)
 			}
@@ -215,7 +215,7 @@ func startLogged(t *testing.T) (at string, l lines) {
 	return at, l
 }
 
-// TestForgedGossipLog: packets of nobody do not fill the log.
+// TestForgedGossipLog: packets of strangers do not fill the log.
 func TestForgedGossipLog(t *testing.T) {
 	at, l := startLogged(t)
 	c, err := net.Dial("udp", at)
@@ -238,7 +238,7 @@ func TestForgedGossipLog(t *testing.T) {
 	}
 }
 
-// TestForgedGossipStreams: a stranger cannot have this process keep what he sends, however much he sends at once.
+// TestForgedGossipStreams: a stranger cannot make this process keep what it sends, however much it sends at once.
 func TestForgedGossipStreams(t *testing.T) {
 	at, _ := startLogged(t)
 	const streams, size = 12, 8 << 20

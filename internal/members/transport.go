@@ -8,9 +8,10 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// mostOctets bounds what is read before it is known to be a member's: memberlist reads a message of up to 20 MiB to its
-// end before it tries the keys. A member describes itself in less than 1 KiB, so this lasts for some thousand members.
-const mostOctets = 4 << 20
+// maxStreamLen bounds the octets that are read before they are known to be a member's: memberlist reads a message of up
+// to 20 MiB to its end before it tries the keys. A member describes itself in less than 1 KiB, so this is enough for
+// some thousand members.
+const maxStreamLen = 4 << 20
 
 // transport is memberlist's with bounds on incoming streams.
 type transport struct {
@@ -26,27 +27,30 @@ func newTransport(
 	log *log.Logger,
 	admit func(net.Conn) (net.Conn, bool),
 ) (*transport, error) {
-	inner, err := memberlist.NewNetTransport(
-		&memberlist.NetTransportConfig{BindAddrs: []string{address}, BindPort: port, Logger: log},
-	)
+	c := &memberlist.NetTransportConfig{BindAddrs: []string{address}, BindPort: port, Logger: log}
+	inner, err := memberlist.NewNetTransport(c)
 	if err != nil {
 		return nil, err
 	}
+
 	t := &transport{
-		NetTransport: inner, admit: admit,
-		streams: make(chan net.Conn), stopped: make(chan struct{}),
+		NetTransport: inner,
+		admit:        admit,
+		streams:      make(chan net.Conn),
+		stopped:      make(chan struct{}),
 	}
-	go t.pass()
+	go t.admitStreams()
+
 	return t, nil
 }
 
-// pass passes incoming streams on until Shutdown.
-func (t *transport) pass() {
+// admitStreams passes admitted streams on until Shutdown.
+func (t *transport) admitStreams() {
 	for {
 		select {
 		case c := <-t.NetTransport.StreamCh():
 			if c, ok := t.admit(c); ok {
-				t.streams <- stream{c, io.LimitReader(c, mostOctets)}
+				t.streams <- boundedStream{c, io.LimitReader(c, maxStreamLen)}
 			}
 		case <-t.stopped:
 			return
@@ -63,10 +67,10 @@ func (t *transport) Shutdown() error {
 	return t.NetTransport.Shutdown()
 }
 
-// stream ends after mostOctets.
-type stream struct {
+// boundedStream ends after maxStreamLen octets.
+type boundedStream struct {
 	net.Conn
 	bounded io.Reader
 }
 
-func (s stream) Read(b []byte) (int, error) { return s.bounded.Read(b) }
+func (s boundedStream) Read(b []byte) (int, error) { return s.bounded.Read(b) }
