@@ -242,21 +242,10 @@ func (m *model) intervals(f *family) nft.Elements {
 	var list nft.Elements
 	for _, p := range m.inside(f) {
 		// After the last address of the family, Next is the zero Addr, and the interval has no end.
-		list.Put(insideSet, string(p.Masked().Addr().AsSlice()), string(lastOf(p).Next().AsSlice()))
+		list.Put(insideSet, string(p.Masked().Addr().AsSlice()), string(lb.LastOf(p).Next().AsSlice()))
 	}
 
 	return list.Merged()
-}
-
-// lastOf returns the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	octets := p.Addr().AsSlice()
-	for bit := p.Bits(); bit < len(octets)*8; bit++ {
-		octets[bit/8] |= 0x80 >> (bit % 8)
-	}
-
-	last, _ := netip.AddrFromSlice(octets)
-	return last
 }
 
 // ports returns the elements of the bridges' table.
