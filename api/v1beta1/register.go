@@ -14,6 +14,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&IPAddressPool{}, &IPAddressPoolList{},
 		&PoolMemory{}, &PoolMemoryList{},
+		&EgressAllocation{}, &EgressAllocationList{},
 		&FloatingIP{}, &FloatingIPList{},
 		&L2Advertisement{}, &L2AdvertisementList{},
 		&BGPAdvertisement{}, &BGPAdvertisementList{},

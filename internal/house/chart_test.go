@@ -696,6 +696,7 @@ func TestCRDs(t *testing.T) {
 	var kustomization struct{ Resources []string }
 	must(t, yaml.Unmarshal([]byte(read(t, generated+"/kustomization.yaml")), &kustomization))
 	want := []string{"holdfast.dev_bfdprofiles.yaml", "holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_communities.yaml",
+		"holdfast.dev_egressallocations.yaml",
 		"holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml", "holdfast.dev_poolmemories.yaml",
 		"holdfast.dev_speakerstates.yaml"}
 	for where, got := range map[string][]string{"config/crd": base(inConfig), "the chart": base(inChart), "kustomization.yaml": kustomization.Resources} {
