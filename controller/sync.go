@@ -51,6 +51,8 @@ type syncer struct {
 	compareAge time.Duration
 	// closed has the closed externalIPs that were reported on each Service.
 	closed map[lb.Key]string
+	// invalidSlices are the Problems of EgressAllocations that were reported.
+	invalidSlices map[lb.Problem]bool
 	// poolsWritten is the time of the last write of pools.
 	poolsWritten time.Time
 }
@@ -163,6 +165,7 @@ func (s *syncer) write(ctx context.Context, d *syncRun) error {
 		s.releaseServices(ctx, d),
 	)
 	s.reportClosed(d)
+	s.reportInvalidSlices(d)
 
 	settled, settleErr := s.cluster.Settle(ctx)
 	d.next = lb.Sooner(d.next, settled)
@@ -197,7 +200,7 @@ func (s *syncer) requestObserve() {
 func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
 		s.speakers, s.ledger = speakerView{}, ipam.Ledger{}
-		s.compared, s.cleared, s.closed = nil, nil, nil
+		s.compared, s.cleared, s.closed, s.invalidSlices = nil, nil, nil, nil
 		s.last.Store(nil)
 	}()
 

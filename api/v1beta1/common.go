@@ -72,6 +72,9 @@ const (
 	// ConditionProxyRecord holds the Service's UID and the settings that were accepted last: an invalid setting keeps the
 	// last accepted value. The controller writes it along with ConditionProxied.
 	ConditionProxyRecord = "holdfast.dev/ProxyRecord"
+	// ConditionEgress is True while the Service's pods send from its addresses, and False with the reason while some or
+	// all of them do not. The controller writes it on Services that ask for it by holdfast.dev/egress.
+	ConditionEgress = "holdfast.dev/Egress"
 	// ConditionWritten is False while the API server refuses a part of what the controller writes to the Service. Its
 	// message has that part and the error of the API server. The controller writes it.
 	ConditionWritten = "holdfast.dev/Written"

@@ -33,6 +33,10 @@ type Compiler struct {
 	special map[lb.Key]*compiledService
 	// withIdle are the Services of compiled with endpoints that cannot serve.
 	withIdle map[lb.Key]*compiledService
+	// withEgress are the Services of compiled that ask for egress.
+	withEgress map[lb.Key]*compiledService
+	// egress is what the last run read of egress.
+	egress egressRead
 	// withClaims are the Services of compiled with claims to addresses in claimRanges.
 	withClaims map[lb.Key]*compiledService
 	// claimRanges are the ranges of the pools of the last run.
@@ -87,7 +91,12 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	joinProxies(dependent, c.ordered, proxies)
 
 	maxPorts := cmp.Or(opt.MorePorts, DefaultMorePorts)
-	state.Services = c.reuseLast(servicesBefore, limitPorts(&problems, c.ordered, c.ports, maxPorts))
+	services := limitPorts(&problems, c.ordered, c.ports, maxPorts)
+	services = c.limitEgress(&problems, services)
+	state.Slices = c.egress.readSlices(&problems, o.EgressAllocations)
+	services = closeSlicePorts(&problems, services, state.Slices)
+	state.Services = c.reuseLast(servicesBefore, services)
+	state.EgressPods = c.egress.readPods(o.EgressPods, c.withEgress)
 
 	if !opt.ForSpeaker {
 		c.withholdForServices(&problems, &state, opt)
@@ -104,6 +113,7 @@ func (c *Compiler) init() {
 	c.compiled = map[lb.Key]*compiledService{}
 	c.special = map[lb.Key]*compiledService{}
 	c.withIdle = map[lb.Key]*compiledService{}
+	c.withEgress = map[lb.Key]*compiledService{}
 	c.withClaims = map[lb.Key]*compiledService{}
 	c.changed = map[lb.Key]bool{}
 	c.ports = map[string]int{}
@@ -273,6 +283,7 @@ func (c *Compiler) readChanged(o Objects, reader serviceReader, havePoolNamesCha
 		setMember(c.withIdle, key, s, hasIdle)
 		setMember(c.special, key, s, s.object != nil && (s.service == nil || s.extras != nil))
 		setMember(c.withClaims, key, s, s.claims != nil)
+		setMember(c.withEgress, key, s, s.service != nil && s.service.Egress)
 		setMember(c.compiled, key, s, s.object != nil || len(s.slices) > 0)
 	}
 }

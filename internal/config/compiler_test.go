@@ -43,11 +43,13 @@ func (v *village) service(name string) *corev1.Service {
 		{AnnotationSharingKey, "k"}, {openstack.ID, fmt.Sprint(v.name(), v.IntN(2))}, {openstack.Prefix + "floating-subnet", "~p[01]"},
 		{openstack.Prefix + "floating-subnet-tags", "t1,t2"},
 		{v1beta1.AnnotationAssigned, "for=default/" + v.name() + ",192.0.2.1=p0"}, {AnnotationAddresses, "?"}, {AnnotationSourceRanges, "10.0.0.0/8,x"},
+		{AnnotationEgress, "true"},
 	} {
 		if v.IntN(3) == 0 {
 			o.Annotations[pair[0]] = pair[1]
 		}
 	}
+	o.Spec.Selector = map[string]string{"app": fmt.Sprint(v.IntN(2))}
 	if v.IntN(2) == 0 {
 		having(fmt.Sprint("192.0.2.", 1+v.IntN(5)))(o)
 	}
@@ -62,12 +64,21 @@ func (v *village) service(name string) *corev1.Service {
 	return o
 }
 
+func (v *village) pod() *corev1.Pod {
+	return egressPod(v.name(), fmt.Sprint("n", v.IntN(3)), map[string]string{"app": fmt.Sprint(v.IntN(2))})
+}
+
 func (v *village) step() {
-	which := v.IntN(6)
+	which := v.IntN(8)
 	if v.plain && (which == 2 || v.IntN(3) > 0) {
 		which = 1
 	}
 	switch which {
+	case 7:
+		v.EgressPods = put(v, v.EgressPods, v.pod())
+	case 6:
+		o := allocation(fmt.Sprint("192.0.2.", 1+v.IntN(5)), v1beta1.EgressSlice{First: 4096 * int32(v.IntN(3)), Node: "n1", Namespace: "default"})
+		v.EgressAllocations = put(v, v.EgressAllocations, o)
 	case 5:
 		v.Nodes = put(v, v.Nodes, nodeObject(fmt.Sprint("n", v.IntN(3)), "a", fmt.Sprint("192.0.2.", v.IntN(8))))
 	case 0:

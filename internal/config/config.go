@@ -23,12 +23,14 @@ const (
 	KindService          = "Service"
 	KindFloatingIP       = "FloatingIP"
 	KindNode             = "Node"
+	KindAllocation       = "EgressAllocation"
 )
 
 // Objects are all API objects that Holdfast reads.
 type Objects struct {
 	Pools             []*v1beta1.IPAddressPool
 	PoolMemories      []*v1beta1.PoolMemory
+	EgressAllocations []*v1beta1.EgressAllocation
 	FloatingIPs       []*v1beta1.FloatingIP
 	L2Advertisements  []*v1beta1.L2Advertisement
 	BGPAdvertisements []*v1beta1.BGPAdvertisement
@@ -45,6 +47,8 @@ type Objects struct {
 	HeldSlices   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
 	HeldNodes    lb.Map[lb.Key, *corev1.Node]
 
+	// EgressPods are pods that may send from an address of a Service. A speaker has only pods of its node.
+	EgressPods []*corev1.Pod
 	Namespaces []*corev1.Namespace
 	// Secrets are the Secrets of Holdfast's own namespace, which is SecretNamespace.
 	Secrets         []*corev1.Secret

@@ -70,9 +70,10 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		again, permuted := Compile(Objects{
-			shuffled(r, o.Pools), shuffled(r, o.PoolMemories), shuffled(r, o.FloatingIPs), shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements),
-			shuffled(r, o.Peers), shuffled(r, o.BFDProfiles), shuffled(r, o.Communities),
-			shuffled(r, o.Services), shuffled(r, o.EndpointSlices), shuffled(r, o.Nodes), o.HeldServices, o.HeldSlices, o.HeldNodes, shuffled(r, o.Namespaces),
+			shuffled(r, o.Pools), shuffled(r, o.PoolMemories), shuffled(r, o.EgressAllocations), shuffled(r, o.FloatingIPs),
+			shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements), shuffled(r, o.Peers), shuffled(r, o.BFDProfiles), shuffled(r, o.Communities),
+			shuffled(r, o.Services), shuffled(r, o.EndpointSlices), shuffled(r, o.Nodes), o.HeldServices, o.HeldSlices, o.HeldNodes,
+			shuffled(r, o.EgressPods), shuffled(r, o.Namespaces),
 			shuffled(r, o.Secrets), o.SecretNamespace, shuffled(r, o.ServiceCIDRs), shuffled(r, o.NetworkAddresses),
 		}, served())
 		if diff := cmp.Diff(state, again, addrs()); diff != "" {

@@ -113,6 +113,7 @@ var OurConditions = []string{
 	v1beta1.ConditionAddressRecord,
 	v1beta1.ConditionProxied,
 	v1beta1.ConditionProxyRecord,
+	v1beta1.ConditionEgress,
 }
 
 // isMarked reports whether a Service has a finalizer or a condition of ours.
@@ -212,6 +213,7 @@ func (x serviceReader) readService(r *problemList, key lb.Key, o *corev1.Service
 		Recall:             recall(o),
 		AnnouncedBy:        AnnouncedBy(o),
 	}
+	readEgress(r, object, readable, &s)
 	x.readProxy(r, object, readable, &s)
 	x.shareNames(&s)
 	return s

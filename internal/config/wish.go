@@ -42,6 +42,9 @@ const (
 	// AnnotationInternal "true" requests an address of an Internal pool; all other Services are served from External
 	// pools.
 	AnnotationInternal = "holdfast.dev/internal"
+	// AnnotationEgress "true" makes the Service's pods send from its addresses: connections that they open to addresses
+	// outside of the cluster leave with the Service's address of that family. A node announces it by layer 2.
+	AnnotationEgress = "holdfast.dev/egress"
 	// AnnotationHostname is the host name in the status, beside each address. It has lower-case letters, digits, hyphens
 	// and dots, and must not be an IP address.
 	AnnotationHostname = "holdfast.dev/hostname"

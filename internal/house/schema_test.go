@@ -63,7 +63,8 @@ func (c crd) decodes(t testing.TB, body []byte) error {
 var examples = map[string]any{
 	"addresses": "192.0.2.1", "sourceRanges": "192.0.2.0/24", "peerAddress": "192.0.2.1", "sourceAddress": "192.0.2.2", "routerID": "192.0.2.3",
 	"holdTime": "90s", "keepaliveTime": "30s", "connectTime": "5s", "reuseDelay": "10m", "communities": "65000:1", "address": "192.0.2.4",
-	"first": 4096, "released": second, "observed": micro, "unreachable.since": micro, "silent.since": micro, "since": second, "time": second, "until": second, "boundSince": second,
+	"first": 4096, "released": second,
+	"observed": micro, "unreachable.since": micro, "silent.since": micro, "since": second, "time": second, "until": second, "boundSince": second,
 	"lastTransitionTime": second, "communities.value": "65000:1", "communities.name": "ab", "vrf": "", "echoMode": false, "bfd": "up", "receiveInterval": 300,
 	"transmitInterval": 300, "echoInterval": 50, "detectMultiplier": 3, "peerASN": 64513, "aggregationLength": 32, "aggregationLengthV6": 128, "type": "Valid",
 	"reason": "Valid",
@@ -309,9 +310,9 @@ func TestEgressAllocationSchema(t *testing.T) {
 	allocation := crds[slices.IndexFunc(crds, func(c crd) bool { return c.name == "EgressAllocation" })]
 	check := func(name, first, want string) {
 		t.Helper()
-		err := allocation.Check([]byte(fmt.Sprintf(
-			`{"apiVersion":"holdfast.dev/v1beta1","kind":"EgressAllocation","metadata":{"name":%q},"status":{"slices":[{"first":%s,"node":"a","namespace":"b"}]}}`,
-			name, first)))
+		const format = `{"apiVersion":"holdfast.dev/v1beta1","kind":"EgressAllocation","metadata":{"name":%q},` +
+			`"status":{"slices":[{"first":%s,"node":"a","namespace":"b"}]}}`
+		err := allocation.Check([]byte(fmt.Sprintf(format, name, first)))
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s, %s: %v, want %q", name, first, err, want)
 		}
@@ -320,8 +321,9 @@ func TestEgressAllocationSchema(t *testing.T) {
 		check(name, "61440", "")
 	}
 	for _, name := range []string{
-		"192.0.2.07", "192.0.2", "192.0.2.7.1", "256.0.2.7", "a", "...", "2001-db8--1", "2001-0DB8-0000-0000-0000-0000-0000-0001", "2001-0db8-0000-0000-0000-0000-0000-00001",
-		"2001-0db8-0000-0000-0000-0000-0000", "2001:0db8:0000:0000:0000:0000:0000:0001", "192.0.2.7-2001-0db8-0000-0000-0000-0000-0000-0001",
+		"192.0.2.07", "192.0.2", "192.0.2.7.1", "256.0.2.7", "a", "...", "2001-db8--1", "2001-0DB8-0000-0000-0000-0000-0000-0001",
+		"2001-0db8-0000-0000-0000-0000-0000-00001", "2001-0db8-0000-0000-0000-0000-0000",
+		"2001:0db8:0000:0000:0000:0000:0000:0001", "192.0.2.7-2001-0db8-0000-0000-0000-0000-0000-0001",
 	} {
 		check(name, "61440", "the name must be")
 	}

@@ -1,7 +1,10 @@
 package lb
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -9,13 +12,15 @@ import (
 // destination port.
 const SlicePorts = 4096
 
-// PortSlice is a part of the ports of an egress address. The pods of one node send from them, so that the answers to
-// each port belong to one node.
+// PortSlice is a part of the ports of an egress address. The pods of one namespace on one node send from them, so that
+// the answers to each port belong to one node, and no tenant gets answers to another.
 type PortSlice struct {
 	Address netip.Addr
 	// First is the first of SlicePorts ports, and a multiple of SlicePorts.
 	First uint16
 	Node  string
+	// Namespace of the pods.
+	Namespace string
 	// Released is when the last pod on the node was gone. It is zero while the node has pods that send from the address.
 	Released time.Time
 }
@@ -25,6 +30,11 @@ func (s PortSlice) Last() uint16 { return s.First + SlicePorts - 1 }
 
 // Has reports whether a port lies in the slice.
 func (s PortSlice) Has(port uint16) bool { return s.First <= port && port <= s.Last() }
+
+// Compare orders slices by address, then by port.
+func (s PortSlice) Compare(o PortSlice) int {
+	return cmp.Or(s.Address.Compare(o.Address), cmp.Compare(s.First, o.First))
+}
 
 // Pod is a pod of a node, as the selectors of Services see it. It is not of the host's network.
 type Pod struct {
@@ -71,4 +81,81 @@ type EgressPass struct {
 	// Via is an address of that node, which is reached by Link without a router.
 	Via  netip.Addr
 	Link string
+}
+
+// EgressMatch tells which pods send from the addresses of which Service.
+type EgressMatch struct {
+	// Pods has the pods of each Service, in the order in which they were given.
+	Pods map[Key][]*Pod
+	// Conflicts are ordered by Younger, then by Older.
+	Conflicts []EgressConflict
+}
+
+// EgressConflict tells that two Services select the same pods. These send from the addresses of the older one.
+type EgressConflict struct {
+	Older, Younger Key
+	// Pod is the first of the pods, and Pods is their number.
+	Pod  Key
+	Pods int
+}
+
+// MatchEgress finds the Service of each pod. Of the Services of the pod's namespace that have Egress and an address and
+// select the pod, it is the oldest one.
+func MatchEgress(services []*Service, pods []Pod) EgressMatch {
+	byNamespace, selectors := map[string][]*Service{}, map[*Service]Selector{}
+	for _, s := range services {
+		if s.Sends() {
+			byNamespace[s.Key.Namespace] = append(byNamespace[s.Key.Namespace], s)
+			selectors[s] = s.podSelector()
+		}
+	}
+	for _, list := range byNamespace {
+		slices.SortFunc(list, func(a, b *Service) int { return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key)) })
+	}
+
+	out := EgressMatch{Pods: map[Key][]*Pod{}}
+	conflicts := map[[2]Key]*EgressConflict{}
+	for i := range pods {
+		p := &pods[i]
+		var oldest *Service
+		for _, s := range byNamespace[p.Key.Namespace] {
+			switch {
+			case !selectors[s].Matches(p.Labels):
+			case oldest == nil:
+				oldest = s
+				out.Pods[s.Key] = append(out.Pods[s.Key], p)
+			default:
+				addConflict(conflicts, EgressConflict{Older: oldest.Key, Younger: s.Key, Pod: p.Key})
+			}
+		}
+	}
+
+	for _, c := range conflicts {
+		out.Conflicts = append(out.Conflicts, *c)
+	}
+	slices.SortFunc(out.Conflicts, func(a, b EgressConflict) int {
+		return cmp.Or(a.Younger.Compare(b.Younger), a.Older.Compare(b.Older))
+	})
+	return out
+}
+
+// addConflict counts a pod that two Services select.
+func addConflict(conflicts map[[2]Key]*EgressConflict, c EgressConflict) {
+	key := [2]Key{c.Older, c.Younger}
+	if conflicts[key] == nil {
+		conflicts[key] = &c
+	}
+	conflicts[key].Pods++
+}
+
+// Sends reports whether pods send from the addresses of the Service.
+func (s *Service) Sends() bool { return s.Egress && len(s.Addresses) > 0 }
+
+// podSelector returns the selector of the Service. Without labels it matches no pod.
+func (s *Service) podSelector() (out Selector) {
+	for term := range strings.SplitSeq(strings.TrimSuffix(s.Backend, ","), ",") {
+		key, value, _ := strings.Cut(term, "=")
+		out = append(out, Requirement{Key: key, Operator: In, Values: []string{value}})
+	}
+	return out
 }

@@ -27,7 +27,7 @@ const (
 	UnknownClass        Reason = "UnknownClass"        // the Service names a class that no pool has.
 	UnknownNetwork      Reason = "UnknownNetwork"      // the Service names a network or subnet that no pool stands for.
 	UnknownLoadBalancer Reason = "UnknownLoadBalancer" // the Service names a load balancer that no Service has.
-	PortClash           Reason = "PortClash"           // another Service on the shared address has the port.
+	PortClash           Reason = "PortClash"           // another Service on the shared address has the port, or pods send from it.
 	NotShareable        Reason = "NotShareable"        // the Service may not share the address with its holders.
 	SharingLimit        Reason = "SharingLimit"        // the address has as many Services as may share it.
 	// QuotaExceeded: the namespace holds as many addresses of the pool as it may.
@@ -119,6 +119,7 @@ func (r Reason) OfFilter() bool {
 		FilterDisabled,
 		FilterNotEnforceable,
 		NodesUnfiltered,
+		PortClash,
 		TooManyPorts:
 		return true
 	}
@@ -174,6 +175,15 @@ const (
 	NoSession                 Reason = "NoSession"
 	ConflictingAdvertisements Reason = "ConflictingAdvertisements" // two advertisements give one route two values of localPref, med or asPathPrepend.
 )
+
+// Reasons of outgoing connections (condition holdfast.dev/Egress).
+const (
+	EgressUnavailable Reason = "EgressUnavailable" // pods of the Service do not send from its addresses.
+	InvalidSlice      Reason = "InvalidSlice"      // an EgressAllocation has a slice that cannot be used.
+)
+
+// OfEgress reports whether a Reason is about the pods that send from the addresses of a Service.
+func (r Reason) OfEgress() bool { return r == EgressUnavailable }
 
 // Reasons of a BGPPeer's sessions (condition Established).
 const (

@@ -22,7 +22,8 @@ type Service struct {
 	ClusterIPs []netip.Addr
 	// Ports the Service declares and that are served.
 	Ports []Port
-	// Unserved are the other ports it declares, which are beyond the bound of its namespace: they are closed.
+	// Unserved are the other ports it declares, which are closed: they are beyond the bound of its namespace, or pods send
+	// from them.
 	Unserved []Port
 	// Local is externalTrafficPolicy: Local, or LocalByProxy: the policy is Cluster, but packets must come in where a
 	// proxy is. InternalLocal is internalTrafficPolicy: Local.
@@ -58,6 +59,9 @@ type Service struct {
 	ProxyRefused bool
 	// IgnoredByKubeProxy: kube-proxy does not serve the Service, by a label of the Service or of its EndpointSlices.
 	IgnoredByKubeProxy bool
+	// Egress: the connections that its pods open to addresses outside of the cluster leave with its addresses. Backend
+	// selects these pods.
+	Egress bool
 	// Proxied: proxies serve its addresses and all Services that share them, by their status. They stand in place of
 	// its endpoints, Local is true, and HealthPort 0.
 	Proxied bool
@@ -168,8 +172,8 @@ type Wish struct {
 	LoadBalancerID string
 	// MaxShared bounds the Services on an address that is shared by LoadBalancerID; 0 is no bound.
 	MaxShared int
-	// Backend is the Service's selector as text: Services with externalTrafficPolicy Local share an address
-	// only if they have the same one. "" is none.
+	// Backend is the Service's selector as text, with KEY=VALUE and a comma for each label: Services with
+	// externalTrafficPolicy Local share an address only if they have the same one. "" is none.
 	Backend string
 	// Hostname is shown in the status in place of the addresses.
 	Hostname string

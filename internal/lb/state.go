@@ -43,6 +43,11 @@ type State struct {
 	// BGPAdvertisements, oldest first: if two give a route different attributes, the older one's are used.
 	BGPAdvertisements []BGPAdvertisement
 	Peers             []Peer
+	// Slices are the ports that pods send from, ordered by Address and First. No two overlap.
+	Slices []PortSlice
+	// EgressPods are the pods in namespaces of Services with Egress that have an address, ordered by Key. A speaker has
+	// only pods of its own node.
+	EgressPods []Pod
 	// ProxyNodes are the nodes on which a proxy is ready.
 	ProxyNodes Names
 	// ProxyPods are the proxies that serve, ordered by name.
