@@ -42,7 +42,7 @@ const (
 var kinds = map[string]string{
 	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "pods": "Pod",
 	"daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool",
-	"floatingips": "FloatingIP", "poolmemories": "PoolMemory",
+	"floatingips": "FloatingIP", "poolmemories": "PoolMemory", "egressallocations": "EgressAllocation",
 	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile", "communities": "Community",
 	"speakerstates": "SpeakerState",
 }

@@ -64,6 +64,7 @@ func (r *reader) read(ctx context.Context, holdfast, only string) (s Snapshot, e
 		list(r, s.Unread, core, "namespaces", "", all, &o.Namespaces),
 		list(r, s.Unread, own, Pools, "", all, &o.Pools),
 		list(r, s.Unread, own, "poolmemories", "", all, &o.PoolMemories),
+		list(r, s.Unread, own, "egressallocations", "", all, &o.EgressAllocations),
 		list(r, s.Unread, own, "floatingips", only, all, &o.FloatingIPs),
 		list(r, s.Unread, own, L2Ads, "", all, &o.L2Advertisements),
 		list(r, s.Unread, own, BGPAds, "", all, &o.BGPAdvertisements),

@@ -46,6 +46,8 @@ type Config struct {
 	Namespace string
 	// DaemonSet is the name of the speakers' DaemonSet, in Namespace.
 	DaemonSet string
+	// Node is the node of a speaker, which reads the pods there.
+	Node string
 	// Proxies is the Service of the proxies, whose endpoints a decision may depend on; zero for none.
 	Proxies lb.Key
 	// Speaker reports whether it is for a speaker, which also needs endpoints and the pods of the other speakers.
@@ -70,14 +72,10 @@ type Cluster struct {
 	synced  atomic.Bool
 	// uninstalling reports whether the DaemonSet had the uninstall mark when it was last seen.
 	uninstalling atomic.Bool
-	views        []interface {
-		run(ctx context.Context)
-		waitForSync(ctx context.Context) bool
-		version() uint64
-	}
-	events   *recorder
-	burst    *rate.Limiter
-	attempts attempts
+	views        []viewer
+	events       *recorder
+	burst        *rate.Limiter
+	attempts     attempts
 	// unread counts changes of Services without an effect. Only the goroutine that handles changes uses it.
 	unread int
 
@@ -87,6 +85,7 @@ type Cluster struct {
 	nodes             *View[*corev1.Node]
 	pools             *View[*v1beta1.IPAddressPool]
 	memories          *View[*v1beta1.PoolMemory]
+	allocations       *View[*v1beta1.EgressAllocation]
 	floatingIPs       *View[*v1beta1.FloatingIP]
 	l2Advertisements  *View[*v1beta1.L2Advertisement]
 	bgpAdvertisements *View[*v1beta1.BGPAdvertisement]
@@ -100,6 +99,14 @@ type Cluster struct {
 	speakerStates     *View[*v1beta1.SpeakerState]
 	serviceCIDRs      serviceCIDRs
 	secrets           *View[*corev1.Secret]
+	egress            egressViews
+}
+
+// viewer is a View of any kind.
+type viewer interface {
+	run(ctx context.Context)
+	waitForSync(ctx context.Context) bool
+	version() uint64
 }
 
 // New returns a Cluster. It watches nothing until Run is called.
@@ -110,6 +117,7 @@ func New(clients Clients, c Config) *Cluster {
 		events:   newRecorder(c.Component),
 		burst:    newBurst(),
 		attempts: newAttempts(),
+		egress:   egressViews{wanted: make(chan struct{})},
 	}
 	core := clients.kube.core
 	watch(k, &k.nodes, core, "nodes", "", nil, nil, c.Kick)
@@ -141,6 +149,9 @@ func New(clients Clients, c Config) *Cluster {
 	}
 	watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packing(decides), k.sameHeld, c.Kick)
 	k.watchEndpoints(k.packSlice, k.sameEndpoints, c.Kick)
+	if c.Speaker && c.Node != "" {
+		k.watchEgressAsSpeaker()
+	}
 	return k
 }
 
@@ -154,6 +165,8 @@ func (k *Cluster) watchAsController() {
 	watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packService, k.sameHeld, k.config.Kick)
 	watchConfig(k, &k.floatingIPs, "floatingips")
 	watchConfig(k, &k.memories, "poolmemories")
+	watchConfig(k, &k.allocations, "egressallocations")
+	k.watchEgressPods(func(*metav1.ListOptions) {})
 	watch(k, &k.speakerStates, k.clients.holdfast, speakerStates, "", nil, nil, k.config.KickStates)
 
 	packSlice := packPods
@@ -198,11 +211,15 @@ func (k *Cluster) Run(ctx context.Context) error {
 		return nil
 	})
 	for _, v := range k.views {
+		if k.egress.isLate(v) {
+			continue
+		}
 		group.Go(func() error {
 			v.run(ctx)
 			return nil
 		})
 	}
+	group.Go(func() error { return k.runLate(ctx) })
 	if k.config.isController() {
 		group.Go(func() error { return k.serviceCIDRs.run(ctx, k) })
 	}
@@ -213,16 +230,22 @@ func (k *Cluster) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Synced reports whether every view that WaitForSync waits for shows all objects that existed at the start.
+// Synced reports whether WaitForSync has returned: every view that it waits for shows all objects that existed at the
+// start.
 func (k *Cluster) Synced() bool { return k.synced.Load() }
 
 // WaitForSync blocks until Synced, or returns the error of ctx. It does not wait for SpeakerStates, which every node
-// writes: no assignment may depend on them. It waits for Secrets only for secretsTimeout.
+// writes: no assignment may depend on them. It waits for Secrets, and for what a speaker needs for outgoing connections,
+// only for some seconds.
 func (k *Cluster) WaitForSync(ctx context.Context) error {
 	for _, v := range k.views {
-		if v != k.speakerStates && v != k.secrets && !v.waitForSync(ctx) {
+		mustWait := v != k.speakerStates && v != k.secrets && !k.egress.isLate(v)
+		if mustWait && !v.waitForSync(ctx) {
 			return ctx.Err()
 		}
+	}
+	if k.config.Speaker {
+		k.waitForEgress(ctx)
 	}
 	if k.secrets != nil {
 		// Layer 2 must not depend on the right to read Secrets.
@@ -243,13 +266,15 @@ func (k *Cluster) WaitForSpeakerStates(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Refresh lists Services, namespaces, FloatingIPs, pools and PoolMemories from the API server itself, past every cache.
+// Refresh lists Services, namespaces, FloatingIPs, pools, PoolMemories and EgressAllocations from the API server itself,
+// past every cache.
 // It overlays what the watch does not show yet. A new leader needs it, because it must not repeat its predecessor's
 // last decisions. Nor must it assign addresses that a FloatingIP has just got or whose release was just recorded, or
 // addresses of pools that do not serve a Service's namespace.
 func (k *Cluster) Refresh(ctx context.Context) error {
 	for _, refresh := range []func(context.Context) error{
 		k.services.refresh, k.namespaces.refresh, k.pools.refresh, k.memories.refresh, k.floatingIPs.refresh,
+		k.allocations.refresh,
 	} {
 		if err := refresh(ctx); err != nil {
 			return err
@@ -264,6 +289,8 @@ func (k *Cluster) Objects() config.Objects {
 	o := config.Objects{
 		Pools:             k.pools.List(),
 		PoolMemories:      k.memories.List(),
+		EgressAllocations: k.allocations.List(),
+		EgressPods:        k.egress.pods.List(),
 		FloatingIPs:       k.floatingIPs.List(),
 		L2Advertisements:  k.l2Advertisements.List(),
 		BGPAdvertisements: k.bgpAdvertisements.List(),

@@ -34,7 +34,9 @@ type packed[T any, P wire[T]] struct {
 	deletion                 *metav1.Time
 	// decides is a digest of what of a Service decides for this daemon.
 	decides uint64
-	body    string
+	// asksEgress reports whether pods shall send from the addresses of a Service.
+	asksEgress bool
+	body       string
 }
 
 // usual is how a Service is mostly encoded: a few bytes stand for what an object has of it. Another text would do, but
@@ -112,7 +114,7 @@ func packing(decides func(*corev1.Service) uint64) cache.TransformFunc {
 	return func(o any) (any, error) {
 		p, err := pack[corev1.Service](o)
 		if s, is := o.(*corev1.Service); is && err == nil {
-			p.(*packedService).decides = decides(s)
+			p.(*packedService).decides, p.(*packedService).asksEgress = decides(s), config.AsksEgress(s)
 		}
 		return p, err
 	}
@@ -250,6 +252,7 @@ func (k *Cluster) sameHeld(a, b heldService) bool {
 		}
 		return digest
 	}
+	k.egress.observe(b)
 	same := of(a) == of(b)
 	if !same && a != nil && !reflect.DeepEqual(shownBy(a), shownBy(b)) {
 		k.burst.Allow()

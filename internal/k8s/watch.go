@@ -95,6 +95,14 @@ func saysSame(have, out any) bool {
 		one := *a
 		one.ResourceVersion = b.ResourceVersion
 		return reflect.DeepEqual(&one, b)
+	case *corev1.Pod:
+		a, is := have.(*corev1.Pod)
+		if !is {
+			return false
+		}
+		one := *a
+		one.ResourceVersion = b.ResourceVersion
+		return reflect.DeepEqual(&one, b)
 	case *packedSlice:
 		a, is := have.(*packedSlice)
 		return is && a.uid == b.uid && a.body == b.body
