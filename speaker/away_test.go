@@ -163,7 +163,7 @@ func (c *fleet) announced() map[string]string {
 // It does not run under the race detector: with so many goroutines in one bubble Go 1.26 itself crashes, or a
 // goroutine never wakes.
 //
-// Trap: an address is lost with a Lease that nobody can renew (kube-vip #1377).
+// Trap: an address is lost with a Lease that no node can renew (kube-vip #1377).
 func TestAPIServerAway(t *testing.T) {
 	for _, away := range []string{refuses, hangs, fails} {
 		t.Run(away, func(t *testing.T) { inBubble(t, func(t *testing.T) { testAway(t, away) }) })

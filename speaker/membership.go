@@ -177,7 +177,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	return group.Wait()
 }
 
-// nodeObject returns what the Node object of this node says now.
+// nodeObject compiles the Node object of this node.
 func (w *syncer) nodeObject() lb.Node {
 	state, _ := config.Compile(config.Objects{Nodes: w.cluster.Nodes()}, w.options)
 	return state.Nodes[w.node]
@@ -204,13 +204,13 @@ func watchAddress(ctx context.Context, node string, bound netip.Addr, onLinks, o
 			present = time.Now()
 			continue
 		}
-		now := own()
-		if len(now) > 0 && time.Since(present) >= goneTime {
+		addresses := own()
+		if len(addresses) > 0 && time.Since(present) >= goneTime {
 			return fmt.Errorf(
 				"the address of node %s changed from %s to %s, to which only a new process binds",
 				node,
 				bound,
-				now[0],
+				addresses[0],
 			)
 		}
 	}
@@ -374,15 +374,15 @@ func (m *memberKeys) follow(ctx context.Context, last keySet, set func(keySet) e
 		if secret.ResourceVersion == last.version {
 			continue
 		}
-		now := m.read(secret)
-		if err := set(now); err != nil {
+		next := m.read(secret)
+		if err := set(next); err != nil {
 			m.log.Error("set the members' keys", "secret", m.secret.Name, "error", err)
 			continue
 		}
-		if !slices.EqualFunc(now.keys, last.keys, bytes.Equal) {
-			m.log.Info("members' keys changed", "secret", m.secret.Name, "accepted", len(now.keys))
+		if !slices.EqualFunc(next.keys, last.keys, bytes.Equal) {
+			m.log.Info("members' keys changed", "secret", m.secret.Name, "accepted", len(next.keys))
 		}
-		last = now
+		last = next
 	}
 }
 

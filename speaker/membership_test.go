@@ -39,7 +39,7 @@ func putKeys(api *apiServer, entries map[string]byte) {
 	api.put("/api/v1/secrets", "holdfast/members", secret)
 }
 
-// keysVersions returns the version that the SpeakerState of w1 reports, and that of the Secret.
+// keysVersions returns the version that the SpeakerState of w1 reports, and the version of the Secret.
 func keysVersions(api *apiServer) (reported, present string) {
 	var state v1beta1.SpeakerState
 	var secret corev1.Secret

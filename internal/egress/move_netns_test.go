@@ -202,7 +202,7 @@ func TestSamePort(t *testing.T) {
 // TestLoop: what a speaker's node sends is not passed on again, and without the MACs the time to live ends a loop.
 func TestLoop(t *testing.T) {
 	with(t, func(t *testing.T, w *world, n *node, p *pod) {
-		// Nodes 1 and 2 take each other for the node of a slice that nobody has.
+		// Nodes 1 and 2 take each other for the node of a slice that no node has.
 		const first = 15 * lb.SlicePorts
 		mirror := func(speakers bool) {
 			for i, to := range []*node{w.nodes[1], w.nodes[0]} {

@@ -74,7 +74,7 @@ type pod struct {
 	pair
 	// link is the node's end of the pod's veth.
 	link string
-	// uid and closed are those of its sources.
+	// uid and closed are fields of its sources.
 	uid, closed string
 }
 
