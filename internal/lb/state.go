@@ -113,6 +113,8 @@ type Here struct {
 	// Newer maps addresses that this node may own by its spec to those nodes that own them and heard the API server
 	// clearly later.
 	Newer map[netip.Addr]string
+	// EgressLacks says why no pod of this node may send from an address of a Service, for each family in which none may.
+	EgressLacks map[Family]string
 	// Previous is this node's last plan. It is nil if the speaker has just started, or was stopped for so long
 	// that others may have decided without it.
 	Previous *Previous

@@ -105,7 +105,9 @@ func (m *Memory) Plant() {
 // remembered.
 func common(s lb.State) lb.State {
 	s.Now, s.Services, s.Leaving, s.Reserved, s.ProxyNodes, s.ProxyPods = time.Time{}, nil, nil, nil, nil, nil
+	s.Slices, s.EgressPods = nil, nil
 	h := &s.Here
+	h.EgressLacks = nil
 	if h.Unserved, h.Advertised = nil, (lb.Map[netip.Addr, time.Time]{}); h.Previous != nil {
 		h.Previous = &lb.Previous{}
 	}

@@ -139,6 +139,8 @@ type planner struct {
 	l2, ads scopes
 	// subnets of all links of all nodes.
 	subnets []netip.Prefix
+	// inside is the result of insidePrefixes; nil before the first call.
+	inside []netip.Prefix
 	// ranged is the result of rangedAddresses, closed is the result of closedHere.
 	ranged, closed addresses
 	// rankings, elections and advertisers are made once for all that they apply to; advertisersOf has classes of
