@@ -70,6 +70,7 @@ func (w *syncer) assembleSources(clients k8s.Clients, s settings) {
 		Namespace: s.Namespace,
 		DaemonSet: s.DaemonSet,
 		Speaker:   true,
+		Node:      s.nodeName,
 		Proxies:   s.Options.Proxy.Service,
 		Kick:      kick,
 	})
@@ -98,6 +99,7 @@ func (w *syncer) assembleSinks(s settings, engine string) {
 	kick := w.loop.Kick
 	w.filter = newGuard(w.log, s, w.kernel, w.loop.Hurry)
 	w.relays = newRelays(w.log, s, w.links.Links, kick)
+	w.outgoing = newOutgoing(w.log, s, w.kernel, w.links.Links, kick)
 	w.divert = divert.New(w.log, func() { w.kernel.Recheck(); kick() })
 	w.headstart = kubeproxy.NewHeadStart(w.log)
 	w.conntrack = kubeproxy.NewSweeper(w.log)

@@ -188,6 +188,9 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 	for _, r := range w.layer2.Refused() {
 		add(lb.SocketRefused, "cannot answer on link %s, and leaves it to others: %s", r.Link, r.Error)
 	}
+	for _, text := range w.outgoing.problems() {
+		add(lb.EgressUnavailable, "%s", text)
+	}
 	for _, l := range w.kernel.Missing() {
 		out = append(out, l.Problem(node))
 	}

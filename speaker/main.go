@@ -74,7 +74,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		}
 	})
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.peering.Run, w.relays.Run, w.filter.table.Run,
+		w.links.Run, w.layer2.Run, w.peering.Run, w.relays.Run, w.outgoing.Run, w.filter.table.Run,
 	} {
 		group.Go(func() error { return run(sinks) })
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -59,6 +60,7 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 	w.sinks = sinks{
 		filter:    newTestGuard(false),
 		relays:    newRelays(log, settings{relay: true}, links, func() {}),
+		outgoing:  newOutgoing(log, settings{}, kernel.New(log, nil, func() {}), links, func() {}),
 		divert:    divert.New(log, func() {}),
 		owners:    &owners{loop: daemon.NewLoop(daemon.LoopConfig{})},
 		bgp:       bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}),

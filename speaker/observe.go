@@ -61,6 +61,7 @@ type debugState struct {
 	Sessions  []lb.Session
 	Filter    any
 	Relay     any
+	Egress    any
 	Unserved  []lb.Key
 	HeadStart bool
 	Proxy     any
@@ -80,6 +81,7 @@ func (w *syncer) debug() any {
 		Sessions:  w.bgp.Sessions(),
 		Filter:    switchable(w.filter.on, w.filter.table.State()),
 		Relay:     switchable(w.relays.on, w.relays.State()),
+		Egress:    w.outgoing.State(),
 		Unserved:  w.endpoints.Waiting(),
 		HeadStart: w.headstart.InForce(),
 		Proxy:     w.divert.State(),
@@ -131,6 +133,7 @@ var nodeReasons = []lb.Reason{
 	lb.KernelFeatureMissing,
 	lb.KubeProxyNotReady,
 	lb.NetworkUnavailable,
+	lb.EgressUnavailable,
 	lb.LinkSilent,
 	lb.HeartbeatsBlocked,
 	lb.EchoBlocked,
@@ -249,6 +252,7 @@ func (w *syncer) registry() *prometheus.Registry {
 		w.peering.Messages(),
 		w.filter.table,
 		w.relays,
+		w.outgoing,
 		w.conntrack.Forgotten,
 		w,
 		w.heartbeatProcess(),

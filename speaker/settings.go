@@ -40,6 +40,7 @@ type settings struct {
 	kubeProxyLivez             string
 	podLinks, excludedLinks    []string
 	relay                      bool
+	egressExceptions           []netip.Prefix
 	announceRate               int
 	announceByRequest          bool
 }
@@ -101,6 +102,15 @@ func (s *settings) define(f *flag.FlagSet) {
 		"relay",
 		true,
 		"send packets of older TCP connections to the former owner of an address that moves here",
+	)
+	f.Func(
+		"egress-exception",
+		"`prefix` of destinations that pods of Services with holdfast.dev/egress reach from the addresses of their nodes; may be repeated",
+		func(text string) error {
+			p, err := netip.ParsePrefix(text)
+			s.egressExceptions = append(s.egressExceptions, p.Masked())
+			return err
+		},
 	)
 	f.IntVar(
 		&s.announceRate,

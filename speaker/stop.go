@@ -92,6 +92,7 @@ func (w *syncer) withdraw() error {
 	w.peering.Set(bgp.Desired{}, nil)
 	err := errors.Join(
 		w.relays.Remove(),
+		w.outgoing.Remove(),
 		w.headstart.Remove(),
 		w.divert.Remove(),
 		w.filter.table.Remove(),

@@ -69,13 +69,15 @@ type sources struct {
 
 // sinks are what a run sets.
 type sinks struct {
-	filter  *guard
-	relays  *relays
-	divert  *divert.Table
-	layer2  *layer2.Responder
-	owners  *owners
-	bgp     *bgp.Speaker
-	peering *peering.Peering
+	filter *guard
+	relays *relays
+	divert *divert.Table
+	// outgoing translates the connections that pods open to the outside.
+	outgoing *outgoing
+	layer2   *layer2.Responder
+	owners   *owners
+	bgp      *bgp.Speaker
+	peering  *peering.Peering
 	// headstart serves the addresses of newcomers until kube-proxy does.
 	headstart *kubeproxy.HeadStart
 	conntrack *kubeproxy.Sweeper
@@ -296,6 +298,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 		s.Here.Inherited = w.relays.inherited()
 	}
 	s.Here.Unfiltered, s.Here.Refused = w.filter.failed(), w.filter.refused()
+	s.Here.EgressLacks = w.outgoing.lacks(!s.Here.Unfiltered)
 	s.Here.Unserved = w.unserved(in)
 	return s
 }
@@ -335,7 +338,17 @@ func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Pl
 	w.divert.Set(ways)
 	w.endpoints.Ask()
 	w.announce(in, p, macs)
-	return p, errors.Join(filterErr, relayErr)
+	return p, errors.Join(filterErr, relayErr, w.translate(state, macs))
+}
+
+// translate sets the tables of outgoing connections. They stay as an earlier process left them until the pods of this
+// node are known.
+func (w *syncer) translate(state lb.State, macs map[lb.MAC]bool) error {
+	sends := slices.ContainsFunc(state.Services, (*lb.Service).Sends)
+	if sends && !w.cluster.EgressSynced() {
+		return nil
+	}
+	return w.outgoing.set(w.memory.Egress(), state.Nodes, macs)
 }
 
 // starts returns where connections to new addresses go. Without the filter only kube-proxy enforces source ranges, so no

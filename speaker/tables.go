@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/divert"
+	"github.com/holdfast-lb/holdfast/internal/egress"
 	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/kernel"
@@ -202,6 +203,8 @@ func tries(s settings) (out []kernel.Attempt) {
 	add(kernel.RelaysIPv4, s.relay, relays(lb.IPv4))
 	_, noIPv6 := os.Stat("/proc/net/if_inet6") // a kernel without IPv6 needs no relays for it
 	add(kernel.RelaysIPv6, s.relay && noIPv6 == nil, relays(lb.IPv6))
+	add(kernel.EgressIPv4, egressOff(s) == "", func() error { return egress.Try(lb.IPv4) })
+	add(kernel.EgressIPv6, egressOff(s) == "" && noIPv6 == nil, func() error { return egress.Try(lb.IPv6) })
 	add(kernel.HeadStart, s.Options.Filters(), kubeproxy.TryHeadStart)
 	add(kernel.ProxyPaths, s.Options.Proxies(), divert.Try)
 	add(kernel.PacketSockets, true, layer2.Try)

@@ -117,7 +117,7 @@ func missing(tries []kernel.Attempt) map[kernel.Feature]error {
 func TestTries(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		all := tries(settings{realtime: true, relay: true})
-		if len(all) != 10 {
+		if len(all) != 12 {
 			t.Errorf("%d features are tried, want all of them", len(all))
 		}
 		for f, err := range missing(all) {
@@ -126,7 +126,7 @@ func TestTries(t *testing.T) {
 		nstest.Without(t, unix.CAP_NET_ADMIN, func() {
 			for _, f := range []kernel.Feature{
 				kernel.PacketFilter, kernel.InternalTraffic, kernel.ConnectionLimits, kernel.DropLogs, kernel.PodRoutes,
-				kernel.RelaysIPv4, kernel.RelaysIPv6, kernel.HeadStart,
+				kernel.RelaysIPv4, kernel.RelaysIPv6, kernel.EgressIPv4, kernel.EgressIPv6, kernel.HeadStart,
 			} {
 				if err := missing(all)[f]; !errors.Is(err, unix.EPERM) {
 					t.Errorf("feature %d without NET_ADMIN: %v", f, err)

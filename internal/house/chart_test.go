@@ -446,6 +446,8 @@ func TestChartValues(t *testing.T) {
 		{"speaker.filter.internalTraffic=true", []string{"--allow-internal-traffic=true", "--disable-filter=false"}, []string{"--allow-internal-traffic=false"}},
 		{"speaker.filter.podLinks={wep,knet}", []string{"--pod-link=wep\n            - --pod-link=knet\n"}, nil},
 		{"speaker.relay=false", []string{"--relay=false\n"}, []string{"--relay=true"}},
+		{"speaker.egress.exceptions={198.51.100.0/24,2001:db8:7::/48}",
+			[]string{"--egress-exception=198.51.100.0/24\n            - --egress-exception=2001:db8:7::/48\n"}, nil},
 		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"},
 			[]string{"- operator: Exists"}},
 		{"speaker.tolerations=null", []string{"key: node.kubernetes.io/unschedulable\n          operator: Exists"}, []string{"- operator: Exists"}},

@@ -19,6 +19,8 @@ const (
 	PodRoutes
 	RelaysIPv4
 	RelaysIPv6
+	EgressIPv4
+	EgressIPv6
 	HeadStart
 	ProxyPaths
 	PacketSockets
@@ -76,6 +78,16 @@ var features = map[Feature]description{
 		name: "relays of IPv6", capability: "NET_ADMIN",
 		without: "open IPv6 connections end when their address moves here",
 		modules: "nf_tables, nft_ct and nft_dup_ipv6",
+	},
+	EgressIPv4: {
+		name: "outgoing IPv4 connections from addresses of Services", capability: "NET_ADMIN",
+		without: "pods of Services with holdfast.dev/egress on this node open no IPv4 connections to the outside",
+		modules: "nf_tables, nft_ct, nft_chain_nat, nft_nat, nft_reject_ipv4 and nft_dup_ipv4",
+	},
+	EgressIPv6: {
+		name: "outgoing IPv6 connections from addresses of Services", capability: "NET_ADMIN",
+		without: "pods of Services with holdfast.dev/egress on this node open no IPv6 connections to the outside",
+		modules: "nf_tables, nft_ct, nft_chain_nat, nft_nat, nft_reject_ipv6 and nft_dup_ipv6",
 	},
 	HeadStart: {
 		name: "the head start of new addresses", capability: "NET_ADMIN",

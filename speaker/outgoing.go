@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/holdfast-lb/holdfast/internal/egress"
+	"github.com/holdfast-lb/holdfast/internal/kernel"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// outgoing sets the tables of outgoing connections. If this node may not translate, it rejects the connections of the
+// pods that should send from an address.
+type outgoing struct {
+	*egress.Translator
+	// off is why this node translates nothing by its settings; "" if it does.
+	off string
+	// bypassed reports whether packets of pods may not reach the kernel's tables, so that these are removed.
+	bypassed   bool
+	kernel     *kernel.Monitor
+	exceptions []netip.Prefix
+	// sources are the sources that were set last.
+	sources []lb.EgressSource
+}
+
+// newOutgoing returns an outgoing. It kicks when pods lose or get the right to send.
+func newOutgoing(log *slog.Logger, s settings, lacks *kernel.Monitor, links func() []lb.Interface, kick func()) *outgoing {
+	return &outgoing{
+		Translator: egress.New(egress.Config{Log: log, Links: links, Changed: kick}),
+		off:        egressOff(s),
+		bypassed:   s.Options.OtherDataPath,
+		kernel:     lacks,
+		exceptions: s.egressExceptions,
+	}
+}
+
+// egressOff returns why a speaker with these settings translates no outgoing connections; "" if it does.
+func egressOff(s settings) string {
+	switch {
+	case s.Options.OtherDataPath:
+		return "dataPath is Other: another program than kube-proxy delivers packets"
+	case !s.relay:
+		return "speaker.relay is false: nodes may not pass on packets with foreign sources"
+	case !s.Options.Filters():
+		return "speaker.filter.enabled is false"
+	}
+	return ""
+}
+
+// lacks returns why no pod of this node may send from an address, for each family in which none may.
+func (o *outgoing) lacks(isFiltered bool) map[lb.Family]string {
+	out := map[lb.Family]string{}
+	for f, feature := range map[lb.Family]kernel.Feature{lb.IPv4: kernel.EgressIPv4, lb.IPv6: kernel.EgressIPv6} {
+		switch {
+		case o.off != "":
+			out[f] = o.off
+		case !isFiltered:
+			out[f] = "the packet filter of the node is not in force"
+		case o.kernel.Lacks(feature):
+			out[f] = "the kernel of the node lacks what it needs for " + string(f)
+		}
+	}
+	return out
+}
+
+// set makes the kernel translate what the plan wants.
+func (o *outgoing) set(e lb.Egress, nodes map[string]lb.Node, speakers map[lb.MAC]bool) error {
+	o.sources = e.Sources
+	if o.bypassed {
+		return o.Remove()
+	}
+	if o.off != "" {
+		e.Passes = nil
+	}
+
+	d := egress.Desired{Egress: e, Speakers: speakers}
+	if len(e.Sources) > 0 {
+		d.Inside = slices.Concat(e.Inside, o.exceptions)
+		d.Nodes = addressesOf(nodes)
+	}
+	o.Set(d)
+	return nil
+}
+
+// addressesOf returns the addresses of nodes, in order.
+func addressesOf(nodes map[string]lb.Node) (out []netip.Addr) {
+	for _, n := range nodes {
+		out = append(out, n.Addresses...)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+// problems returns sentences about pods of this node that may not send, and about addresses without free ports.
+func (o *outgoing) problems() (out []string) {
+	faults := o.Faults()
+	closed, first := 0, ""
+	for _, s := range o.sources {
+		why := s.Closed
+		if why == "" {
+			why = faults[s.Pod]
+		}
+		if why == "" {
+			continue
+		}
+		closed++
+		if first == "" {
+			first = fmt.Sprintf("%s of Service %s: %s", s.Pod, s.Service, why)
+		}
+	}
+
+	if closed > 0 {
+		out = append(out, fmt.Sprintf("rejects the outgoing connections of %d addresses of pods, first of %s", closed, first))
+	}
+	if exhausted := o.Exhausted(); len(exhausted) > 0 {
+		out = append(out, fmt.Sprintf(
+			"has no free ports for more outgoing connections from %s to one destination", lb.SomeOf(exhausted)))
+	}
+	return out
+}
