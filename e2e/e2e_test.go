@@ -73,6 +73,7 @@ var cases = []testCase{
 	{"FilterInside", testFilterInside},
 	{"FilterLocal", testFilterLocal},
 	{"FilterOrder", testFilterOrder},
+	{"Egress", testEgress},
 	{"Endpoints", testEndpoints},
 	{"ClusterAddresses", testClusterAddresses},
 	{"PoolRenamed", testPoolRenamed},

@@ -136,6 +136,7 @@ func (b *Bed) client(o *unstructured.Unstructured, namespace string) (dynamic.Re
 const (
 	Pools             = "ipaddresspools"
 	L2Advertisements  = "l2advertisements"
+	EgressAllocations = "egressallocations"
 	BGPAdvertisements = "bgpadvertisements"
 	Peers             = "bgppeers"
 	FloatingIPs       = "floatingips"

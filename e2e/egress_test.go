@@ -1,0 +1,296 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Annotation of Services whose pods send from their addresses.
+const egressAnnotation = "holdfast.dev/egress"
+
+// egressPort is where servers outside of the cluster answer.
+const egressPort = 9090
+
+// egressConnections is how many connections each pod keeps to each server during an event.
+const egressConnections = 50
+
+// egressObjects are a pool of the nodes' LAN, and its advertisement. %[1]s is the preferred owner.
+const egressObjects = `
+apiVersion: holdfast.dev/v1beta1
+kind: IPAddressPool
+metadata: {name: egress}
+spec: {autoAssign: false, addresses: [172.30.0.224/29, "fd00:30::3:0/125"]}
+---
+` + egressAdvertisement
+
+// egressAdvertisement announces the pool.
+const egressAdvertisement = `
+apiVersion: holdfast.dev/v1beta1
+kind: L2Advertisement
+metadata: {name: egress}
+spec:
+  ipAddressPools: [egress]
+  preferredNodeSelectors:
+    - weight: 100
+      preference: {matchLabels: {kubernetes.io/hostname: %[1]s}}
+`
+
+// egressBed is an application on two workers whose pods send from the addresses of a Service, which the third worker
+// announces, and servers outside of the cluster.
+type egressBed struct {
+	*env
+	app       testbed.App
+	owner     string
+	addresses []netip.Addr
+	servers   []netip.AddrPort
+}
+
+// testEgress lets pods open connections to a host outside of the cluster, and moves the address that they send from.
+func testEgress(t *testing.T, e *env) {
+	must(t, e.Calm(t.Context()))
+	b := newEgressBed(t, e)
+	t.Run("Sources", b.testSources)
+	t.Run("OtherPods", b.testOtherPods)
+	t.Run("PlannedMove", b.testPlannedMove)
+	t.Run("PowerOff", b.testPowerOff)
+	t.Run("NewPod", b.testNewPod)
+	t.Run("NoOwner", b.testNoOwner)
+	t.Run("Ended", b.testEnded)
+}
+
+// newEgressBed sets up an egressBed, and waits until its pods send from the Service's addresses.
+func newEgressBed(t *testing.T, e *env) *egressBed {
+	t.Helper()
+	workers := e.workers()
+	b := &egressBed{env: e, owner: workers[2]}
+	e.apply(t, fmt.Sprintf(egressObjects, b.owner))
+
+	b.app = testbed.App{Namespace: e.namespace(t), Name: "sender", Replicas: 2, Nodes: workers[:2]}
+	must(t, e.Deploy(t.Context(), b.app))
+	b.addresses = e.service(t, b.app, "sender", pool("egress"), annotation(egressAnnotation, "true"))
+
+	for _, a := range []string{"172.30.0.100", "fd00:30::100"} {
+		server, err := e.Serve(t.Context(), testbed.Client, netip.AddrPortFrom(netip.MustParseAddr(a), egressPort))
+		must(t, err)
+		undo(t, func(context.Context) error { return server.Stop() })
+		b.servers = append(b.servers, server.At)
+	}
+	e.waitCondition(t, b.app.Namespace, "sender", v1beta1.ConditionEgress, metav1.ConditionTrue, "EgressActive")
+	for _, pod := range b.pods(t) {
+		b.waitSource(t, &pod)
+	}
+	return b
+}
+
+// pods returns the pods that send.
+func (b *egressBed) pods(t *testing.T) []corev1.Pod {
+	t.Helper()
+	pods, err := b.AppPods(t.Context(), b.app)
+	must(t, err)
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+}
+
+// addressFor returns the Service's address of the family of a server.
+func (b *egressBed) addressFor(server netip.AddrPort) netip.Addr {
+	i := slices.IndexFunc(b.addresses, func(a netip.Addr) bool { return a.Is4() == server.Addr().Is4() })
+	return b.addresses[i]
+}
+
+// waitSource waits until a pod sends from the Service's addresses.
+func (b *egressBed) waitSource(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	for _, server := range b.servers {
+		must(t, testbed.Until(t.Context(), soon, pod.Name+" to send from the address", func(ctx context.Context) error {
+			from, err := b.AskIn(ctx, pod, probe.TCP, server)
+			if err == nil && from.Addr() != b.addressFor(server) {
+				err = fmt.Errorf("it sends from %s", from)
+			}
+			return err
+		}))
+	}
+}
+
+// testSources checks the source of both families and protocols, and that the ports are in the slice of the pod's node.
+func (b *egressBed) testSources(t *testing.T) {
+	for _, pod := range b.pods(t) {
+		for _, server := range b.servers {
+			first := b.firstPort(t, b.addressFor(server), pod.Spec.NodeName)
+			for _, protocol := range []string{probe.TCP, probe.UDP} {
+				from, err := b.AskIn(t.Context(), &pod, protocol, server)
+				must(t, err)
+				if from.Addr() != b.addressFor(server) || from.Port() < first || from.Port()-first >= 4096 {
+					t.Errorf("%s on %s sends %s from %s, want %s and a port from %d on",
+						pod.Name, pod.Spec.NodeName, protocol, from, b.addressFor(server), first)
+				}
+			}
+		}
+	}
+}
+
+// firstPort returns the first port of a node's slice of an address.
+func (b *egressBed) firstPort(t *testing.T, address netip.Addr, node string) uint16 {
+	t.Helper()
+	name := strings.ReplaceAll(address.StringExpanded(), ":", "-")
+	allocation := until(t, b.Resource(testbed.EgressAllocations), name, "slice of "+node, func(a *v1beta1.EgressAllocation) error {
+		if !slices.ContainsFunc(a.Status.Slices, func(s v1beta1.EgressSlice) bool { return s.Node == node }) {
+			return fmt.Errorf("the slices are %+v", a.Status.Slices)
+		}
+		return nil
+	})
+	i := slices.IndexFunc(allocation.Status.Slices, func(s v1beta1.EgressSlice) bool { return s.Node == node })
+	return uint16(allocation.Status.Slices[i].First)
+}
+
+// testOtherPods checks that a pod which the Service does not select sends from its node.
+func (b *egressBed) testOtherPods(t *testing.T) {
+	pods, err := b.AppPods(t.Context(), b.env.app)
+	must(t, err)
+	for _, server := range b.servers {
+		from, err := b.AskIn(t.Context(), &pods[0], probe.TCP, server)
+		must(t, err)
+		if slices.Contains(b.addresses, from.Addr()) {
+			t.Errorf("%s sends from %s", pods[0].Name, from)
+		}
+	}
+}
+
+// during keeps connections of all pods, and opens new ones, while something happens. No kept connection may be lost. It
+// returns how many new connections failed.
+func (b *egressBed) during(t *testing.T, event func()) (failed int) {
+	t.Helper()
+	var kept testbed.Connections
+	var streams []watched
+	for _, pod := range b.pods(t) {
+		connections, err := b.KeepIn(t.Context(), &pod, egressConnections, b.servers...)
+		must(t, err)
+		kept = append(kept, connections...)
+		for _, server := range b.servers {
+			s, err := b.ProbeIn(t.Context(), &pod, probe.UDP, server, "-every", pace.String())
+			must(t, err)
+			must(t, s.WaitGood(t.Context(), soon, time.Now(), 50))
+			streams = append(streams, watched{fmt.Sprintf("%s from %s", family(server.Addr()), pod.Spec.NodeName), s})
+		}
+	}
+
+	event()
+	recovered(t, streams)
+	survived, err := kept.Stop()
+	must(t, err)
+	t.Log(survived)
+	if survived.Lost() > 0 {
+		t.Errorf("%d outgoing connections are lost", survived.Lost())
+	}
+	return finish(t, streams, t.Name())
+}
+
+// testPlannedMove excludes the owner, and lets it announce again.
+func (b *egressBed) testPlannedMove(t *testing.T) {
+	exclude := func(ctx context.Context, value string) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, corev1.LabelNodeExcludeBalancers, value)
+		_, err := b.Kube.CoreV1().Nodes().Patch(ctx, b.owner, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	undo(t, func(ctx context.Context) error { return exclude(ctx, "null") })
+	isOwner := func(node string) bool { return node == b.owner }
+
+	b.owned(t, b.addresses, isOwner)
+	failed := b.during(t, func() {
+		must(t, exclude(t.Context(), `""`))
+		b.owned(t, b.addresses, func(node string) bool { return !isOwner(node) })
+		must(t, exclude(t.Context(), "null"))
+		b.owned(t, b.addresses, isOwner)
+	})
+	if failed > 0 {
+		t.Errorf("%d new flows failed while the address moved in good order", failed)
+	}
+}
+
+// testPowerOff powers off the owner, which has none of the pods.
+func (b *egressBed) testPowerOff(t *testing.T) {
+	t.Cleanup(func() {
+		b.ensureOn(t, b.owner)
+		if err := b.Calm(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	b.during(t, func() {
+		must(t, b.Cluster.PowerOff(t.Context(), b.owner))
+		b.owned(t, b.addresses, func(node string) bool { return node != b.owner })
+	})
+}
+
+// testNewPod replaces the pods: the new ones send from the address within a second of their readiness, and from nothing
+// but the address once they do.
+func (b *egressBed) testNewPod(t *testing.T) {
+	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"e2e/replaced":%q}}}}}`, time.Now().String())
+	deployments := b.Kube.AppsV1().Deployments(b.app.Namespace)
+	_, err := deployments.Patch(t.Context(), b.app.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
+	must(t, testbed.Until(t.Context(), time.Minute, "new pods", func(ctx context.Context) error {
+		pods, err := b.AppPods(ctx, b.app)
+		isNew := func(p corev1.Pod) bool { return p.Annotations["e2e/replaced"] != "" && testbed.Ready(&p) }
+		if err == nil && (len(pods) != 2 || !isNew(pods[0]) || !isNew(pods[1])) {
+			err = errors.New("they are not ready yet")
+		}
+		return err
+	}))
+	for _, pod := range b.pods(t) {
+		b.waitSource(t, &pod)
+	}
+	b.testSources(t)
+}
+
+// testNoOwner takes the advertisement away: new connections are rejected at once.
+func (b *egressBed) testNoOwner(t *testing.T) {
+	advertisement := fmt.Sprintf(egressAdvertisement, b.owner)
+	undo(t, func(ctx context.Context) error { return b.Apply(ctx, "", []byte(advertisement)) })
+	must(t, b.Delete(t.Context(), "", []byte(advertisement)))
+	for _, pod := range b.pods(t) {
+		for _, server := range b.servers {
+			must(t, testbed.Until(t.Context(), soon, "rejection", func(ctx context.Context) error {
+				start := time.Now()
+				from, err := b.AskIn(ctx, &pod, probe.TCP, server)
+				switch {
+				case err == nil:
+					return fmt.Errorf("%s sends from %s", pod.Name, from)
+				case !strings.Contains(err.Error(), "refused") && !strings.Contains(err.Error(), "prohibited"):
+					return fmt.Errorf("no rejection after %s: %w", since(start), err)
+				}
+				return nil
+			}))
+		}
+	}
+	b.waitCondition(t, b.app.Namespace, "sender", v1beta1.ConditionEgress, metav1.ConditionFalse, "EgressUnavailable")
+}
+
+// testEnded removes the annotation: pods send from their nodes again, and the condition goes.
+func (b *egressBed) testEnded(t *testing.T) {
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, egressAnnotation)
+	services := b.Kube.CoreV1().Services(b.app.Namespace)
+	_, err := services.Patch(t.Context(), "sender", types.MergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
+	for _, pod := range b.pods(t) {
+		must(t, testbed.Until(t.Context(), soon, pod.Name+" to send from its node", func(ctx context.Context) error {
+			from, err := b.AskIn(ctx, &pod, probe.TCP, b.servers[0])
+			if err == nil && slices.Contains(b.addresses, from.Addr()) {
+				err = fmt.Errorf("it sends from %s", from)
+			}
+			return err
+		}))
+	}
+}
