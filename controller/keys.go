@@ -21,6 +21,9 @@ const (
 	// keysInterval is the time between two reads of the members' Secret. Starting speakers wait while the key in use is
 	// missing there.
 	keysInterval = 5 * time.Second
+	// waitInterval is the same while a step waits for speakers, until that is reported: at the first installation all
+	// speakers wait for two steps.
+	waitInterval = time.Second
 	// keysTimeout bounds one run, so that it does not act on an outdated Secret.
 	keysTimeout = 10 * time.Second
 	// reportInterval is the time until a rotation that waits is reported, and until it is reported again. Before each
@@ -56,8 +59,21 @@ func newMemberKeys(cluster *k8s.Cluster, secret string, log *slog.Logger) *membe
 
 // run runs the loop until ctx is cancelled.
 func (m *memberKeys) run(ctx context.Context) error {
-	sync := func(ctx context.Context) (time.Duration, error) { return keysInterval, m.sync(ctx, time.Now()) }
+	sync := func(ctx context.Context) (time.Duration, error) {
+		err := m.sync(ctx, time.Now())
+		return m.interval(), err
+	}
 	return daemon.NewLoop(daemon.LoopConfig{Name: "keys", Log: m.log, Sync: sync}).Run(ctx)
+}
+
+// interval returns the time until the next run.
+func (m *memberKeys) interval() time.Duration {
+	waits := !m.reportAt.IsZero()
+	isReported := m.warned[lb.RotationWaits] != ""
+	if waits && !isReported {
+		return waitInterval
+	}
+	return keysInterval
 }
 
 // newKey returns a random key.

@@ -154,6 +154,7 @@ func TestRotationWaits(t *testing.T) {
 	k.reportRead("w1")
 
 	must(t, k.keys.sync(t.Context(), k.clock))
+	k.looksAgain("at first", waitInterval)
 	select {
 	case e := <-k.server.events:
 		t.Errorf("an Event at once: %s", e.Message)
@@ -162,6 +163,7 @@ func TestRotationWaits(t *testing.T) {
 	if diff := cmp.Diff(before, k.look()); diff != "" {
 		t.Errorf("while speakers do not know the key (-want +got):\n%s", diff)
 	}
+	k.looksAgain("after a report", keysInterval)
 	e := k.server.event(t)
 	message := "the rotation waits until these nodes' speakers have read the Secret: w2, w3. " + lb.RotationWaits.Remedy()
 	if e.Reason != string(lb.RotationWaits) || e.Message != message || e.Type != corev1.EventTypeWarning {
@@ -172,6 +174,17 @@ func TestRotationWaits(t *testing.T) {
 	after := map[string][]byte{keyed.Key: key, keyed.InUse: key, keyed.Former: old}
 	if diff := cmp.Diff(after, k.look()); diff != "" {
 		t.Errorf("when all know the key (-want +got):\n%s", diff)
+	}
+	k.reportRead("w1", "w2", "w3")
+	k.look()
+	k.looksAgain("in the end", keysInterval)
+}
+
+// looksAgain checks when the controller looks again.
+func (k *keysTest) looksAgain(when string, want time.Duration) {
+	k.Helper()
+	if got := k.keys.interval(); got != want {
+		k.Errorf("%s, the controller looks again after %v, want %v", when, got, want)
 	}
 }
 
