@@ -1,6 +1,7 @@
 package report
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -42,5 +43,30 @@ func TestNodeProblems(t *testing.T) {
 	got := nodeProblems(many)
 	if len(got) != maxProblems || got[0].Reason != "KernelFeatureMissing" || len(got[0].Message) > 8192 {
 		t.Errorf("%d problems, the first has %d bytes", len(got), len(got[0].Message))
+	}
+}
+
+// noLayer2 is a Layer2 without links.
+type noLayer2 struct{}
+
+func (noLayer2) State() lb.Layer2                         { return lb.Layer2{} }
+func (noLayer2) Networks() ([]netip.Prefix, []netip.Addr) { return nil, nil }
+func (noLayer2) Announcing() bool                         { return false }
+
+// TestKeysVersion: the state has the version of the members' Secret that the speaker has read at that moment.
+func TestKeysVersion(t *testing.T) {
+	version := ""
+	w := &stateWriter{last: &lastStanding{}, sessions: &sessionGate{}, Config: Config{
+		Layer2:      noLayer2{},
+		Sessions:    func() []lb.Session { return nil },
+		Speakers:    func() map[lb.MAC]string { return nil },
+		KeysVersion: func() string { return version },
+		ProxyFaults: func() map[lb.Key]lb.Reason { return nil },
+	}}
+	before := w.status(3, 3)
+	version = "42"
+	after := w.status(3, 3)
+	if before.KeysVersion != "" || after.KeysVersion != "42" || sameStatus(before, after) {
+		t.Errorf("the state has version %q, then %q", before.KeysVersion, after.KeysVersion)
 	}
 }
