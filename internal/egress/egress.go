@@ -18,7 +18,8 @@ import (
 type Desired struct {
 	lb.Egress
 	// Nodes are the addresses of the cluster's nodes. They are not outside of the cluster, and neither is a prefix that
-	// the main routing table sends through one of them.
+	// the main routing table sends through one of them. Link-local addresses count too: BGP for IPv6 has them as
+	// routers (RFC 2545 section 3).
 	Nodes []netip.Addr
 	// Speakers are the MACs of the links of all speakers. Packets from them are not passed on again. The map must not
 	// be changed.
@@ -101,7 +102,8 @@ func Try(name lb.Family) error {
 func TryBridges() error { return bridgeLayout().Try() }
 
 // Set translates for exactly the desired sources, and passes on exactly the desired slices. Both are in force when it
-// returns, unless the kernel refuses them or the link of a pod is unknown: see Faults.
+// returns, unless the kernel refuses them or the link of a pod is unknown: see Faults. The first call must be complete
+// already: it ends the connections of pods that an earlier process knew and that are no sources.
 func (t *Translator) Set(d Desired) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -222,5 +224,6 @@ func (t *Translator) Remove() (err error) {
 		err = errors.Join(err, table.Remove())
 	}
 
+	t.arrived.Kick() // Run need not watch links any more
 	return err
 }

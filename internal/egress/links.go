@@ -35,12 +35,7 @@ func (t *Translator) read() *view {
 		wanted[s.Pod] = true
 	}
 
-	nodes := make(map[netip.Addr]bool)
-	for _, a := range t.desired.Nodes {
-		nodes[a.WithZone("")] = true
-	}
-
-	if err := v.readRoutes(devices, wanted, nodes); err != nil {
+	if err := v.readRoutes(devices, wanted, t.routers()); err != nil {
 		t.config.Log.Warn("cannot list routes", "error", err)
 	}
 
@@ -49,6 +44,20 @@ func (t *Translator) read() *view {
 	}
 
 	return v
+}
+
+// routers returns the addresses that nodes of the cluster have as routers.
+func (t *Translator) routers() map[netip.Addr]bool {
+	out := make(map[netip.Addr]bool)
+	for _, a := range t.desired.Nodes {
+		out[a.WithZone("")] = true
+	}
+
+	for _, p := range t.desired.Passes {
+		out[p.Via.WithZone("")] = true
+	}
+
+	return out
 }
 
 // claim records that a port leads to a pod.
@@ -60,7 +69,7 @@ func (v *view) claim(pod netip.Addr, p port) {
 
 // readRoutes reads the main routing table. A host route to a pod names the veth that leads to it. Prefixes behind a
 // node of the cluster are not outside, but a default route says nothing.
-func (v *view) readRoutes(devices []netlink.Link, wanted, nodes map[netip.Addr]bool) error {
+func (v *view) readRoutes(devices []netlink.Link, wanted, routers map[netip.Addr]bool) error {
 	veths := make(map[int]port)
 	for _, d := range devices {
 		a := d.Attrs()
@@ -75,7 +84,7 @@ func (v *view) readRoutes(devices []netlink.Link, wanted, nodes map[netip.Addr]b
 			return true
 		}
 
-		if slices.ContainsFunc(gateways(r), func(a netip.Addr) bool { return nodes[a] }) {
+		if slices.ContainsFunc(gateways(r), func(a netip.Addr) bool { return routers[a] }) {
 			v.routed = append(v.routed, destination)
 		}
 

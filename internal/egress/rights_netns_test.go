@@ -274,7 +274,7 @@ func TestInside(t *testing.T) {
 		// A network that the node routes to another node, as network plugins without tunnels do, not in Inside.
 		other.AddAddress("lo", "10.99.0.1/32", "fd99::1/128")
 		n.Output("ip", "route", "add", "10.99.0.0/16", "via", other.address().v4)
-		n.Output("ip", "route", "add", "fd99::/64", "via", other.address().v6)
+		n.Output("ip", "route", "add", "fd99::/64", "via", other.linkLocal(), "dev", "eth0")
 		w.set()
 		inside := []string{"10.99.0.1", "fd99::1", other.address().v4, other.address().v6}
 		nstest.Until(t, patient, "the routes are known", func() bool {

@@ -266,7 +266,7 @@ func (w *world) desired(n *node) Desired {
 	for _, other := range w.nodes {
 		d.Speakers[lb.MACFrom(other.MAC("eth0"))] = true
 		for _, a := range other.address().all() {
-			d.Nodes = append(d.Nodes, addr(a))
+			d.Nodes = append(d.Nodes, addr(a), addr(other.linkLocal()))
 			if other != n {
 				pass := lb.EgressPass{Address: addr(vips.of(a)), First: other.first(), Via: addr(a), Link: "eth0"}
 				d.Passes = append(d.Passes, pass)
@@ -407,6 +407,16 @@ func (n *node) list(family string) string {
 		return "none"
 	}
 	return string(out)
+}
+
+// linkLocal returns the node's link-local address on the LAN.
+func (n *node) linkLocal() string {
+	for _, field := range strings.Fields(n.Output("ip", "-6", "-o", "address", "show", "dev", "eth0", "scope", "link")) {
+		if p, err := netip.ParsePrefix(field); err == nil {
+			return p.Addr().String()
+		}
+	}
+	return ""
 }
 
 // rejected returns how many packets the node has refused.
