@@ -111,7 +111,7 @@ func (t *Translator) Set(d Desired) {
 	same := t.desired != nil && t.desired.equal(&d) && maps.Equal(t.uplinks, uplinks)
 	t.desired, t.uplinks = &d, uplinks
 	if !same {
-		t.sync()
+		t.sync(t.read())
 		t.arrived.Kick()
 	}
 }
@@ -138,9 +138,9 @@ func (t *Translator) readUplinks(d *Desired) map[string]int {
 }
 
 // sync makes the tables equal to the desired state. The caller holds the lock.
-func (t *Translator) sync() {
+func (t *Translator) sync(v *view) {
 	t.readKnown()
-	m := newModel(t.desired, t.uplinks, t.read())
+	m := newModel(t.desired, t.uplinks, v)
 	t.withhold(m)
 	t.conntrack.forget(t.stale(m))
 

@@ -82,7 +82,10 @@ func TestFlushed(t *testing.T) {
 		w := newWorld(t)
 		n := w.nodes[0]
 		p := w.addPod(n, 2)
+		stop := nstest.Running(t, n.translator.Run)
 		w.set()
+		nstest.Until(t, patient, "the first sweeps are over", n.swept)
+		stop()
 		kept := p.dial(t, "tcp", partner4, echoPort)
 		w.translated(n, kept)
 		n.Output("nft", "delete table ip holdfast-egress")

@@ -234,10 +234,10 @@ func (m *model) leavesByUplink(destination netip.Addr) bool {
 
 // Times of maintain.
 const (
-	// syncInterval is the shortest time between two synchronizations, and syncShare the largest share of the time that
-	// they take: a routing table may be large and change all the time.
+	// syncInterval is the shortest time between two synchronizations, and a readShare-th of the time the longest that
+	// reading takes: a routing table may be large and change all the time.
 	syncInterval = 50 * time.Millisecond
-	syncShare    = 20
+	readShare    = 10
 	// firstRetry and lastRetry bound the time until the next attempt to find the link of a pod. No event reports that
 	// a pod behind a bridge got its address.
 	firstRetry = 100 * time.Millisecond
@@ -269,20 +269,24 @@ func (t *Translator) maintain(ctx context.Context) error {
 			wait = min(2*wait, lastRetry)
 		}
 
-		start := time.Now()
-		t.resync()
-		nft.Sleep(ctx, max(syncInterval, syncShare*time.Since(start)))
+		nft.Sleep(ctx, max(syncInterval, readShare*t.resync()))
 	}
 }
 
-// resync repeats the last Set with the links of this moment.
-func (t *Translator) resync() {
+// resync repeats the last Set with the links of this moment. It returns how long it took to read them.
+func (t *Translator) resync() (reading time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.desired != nil {
-		t.uplinks = t.readUplinks(t.desired)
-		t.sync()
+	if t.desired == nil {
+		return 0
 	}
+
+	start := time.Now()
+	uplinks, v := t.readUplinks(t.desired), t.read()
+	reading = time.Since(start)
+	t.uplinks = uplinks
+	t.sync(v)
+	return reading
 }
 
 // hasSources reports whether there are sources.

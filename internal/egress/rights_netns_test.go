@@ -3,6 +3,7 @@ package egress
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -44,20 +45,25 @@ func TestReuse(t *testing.T) {
 				nstest.Running(t, n.translator.Run)
 				w.set()
 				const from = 5353
+				ports := map[string]netip.AddrPort{}
 				for _, to := range partners.all() {
 					c, err := former.tryFrom("udp", from, to, echoPort, patient)
 					must(t, err)
 					defer c.Close()
 					w.translated(n, c)
+					ports[to], err = ask(c, patient)
+					must(t, err)
 				}
 
 				w.removePod(n, former)
 				next := add(n, 2)
+				var refusedOnes []net.Conn
 				for _, to := range partners.all() {
 					// The entries of the former pod are there.
 					c, err := next.tryFrom("udp", from, to, echoPort, patient)
 					must(t, err)
 					defer c.Close()
+					refusedOnes = append(refusedOnes, c)
 					if source, err := ask(c, silent); err == nil {
 						t.Errorf("the next pod sends from %v", source)
 					}
@@ -71,10 +77,21 @@ func TestReuse(t *testing.T) {
 				next.uid = "next"
 				w.set()
 				for _, to := range partners.all() {
-					c, err := next.tryFrom("tcp", from, to, echoPort, patient)
-					must(t, err)
-					defer c.Close()
+					for _, network := range []string{"tcp", "udp"} {
+						c, err := next.tryFrom(network, from+1, to, echoPort, patient)
+						must(t, err)
+						defer c.Close()
+						w.translated(n, c)
+					}
+				}
+				for _, c := range refusedOnes {
+					nstest.Until(t, patient, "the next pod may send", func() bool { _, err := ask(c, silent); return err == nil })
 					w.translated(n, c)
+					source, err := ask(c, patient)
+					must(t, err)
+					if source == ports[host(c)] {
+						t.Errorf("the entry of the former pod serves the next one: %v", source)
+					}
 				}
 				if faults := n.translator.Faults(); len(faults) > 0 {
 					t.Error(faults)
@@ -283,6 +300,14 @@ func TestInside(t *testing.T) {
 		for _, to := range inside {
 			if _, source := outward(t, p, "tcp", to); source != n.address().of(to) {
 				t.Errorf("%s sees %s", to, source)
+			}
+		}
+		// What kube-proxy translates is inside, wherever it leads.
+		for family, cluster := range map[string]pair{"ip": {"10.96.0.9", partner4}, "ip6": {"fd01::9", partner6}} {
+			n.Output("nft", fmt.Sprintf("add rule %[1]s others services %[1]s daddr %[2]s tcp dport %[3]d dnat to %[4]s",
+				family, cluster.v4, echoPort, cluster.v6))
+			if _, source := outward(t, p, "tcp", cluster.v4); source != n.address().of(cluster.v4) {
+				t.Errorf("%s sees %s", cluster.v6, source)
 			}
 		}
 		// The pod's connection to its own Service stays in the node.

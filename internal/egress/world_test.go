@@ -74,7 +74,7 @@ type pod struct {
 	pair
 	// link is the node's end of the pod's veth.
 	link string
-	// uid and closed are fields of its sources.
+	// uid and closed are UID and Closed of its sources.
 	uid, closed string
 }
 
@@ -417,6 +417,14 @@ func (n *node) linkLocal() string {
 		}
 	}
 	return ""
+}
+
+// swept reports whether the Translator has begun all sweeps.
+func (n *node) swept() bool {
+	c := n.translator.conntrack
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue) == 0
 }
 
 // rejected returns how many packets the node has refused.

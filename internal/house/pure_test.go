@@ -15,7 +15,8 @@ import (
 
 // monotonic are the packages that decide by elapsed time, so changes of the wall clock must
 // not affect them.
-var monotonic = []string{"internal/bfd", "internal/daemon", "internal/detect", "internal/divert", "internal/filter", "internal/heartbeat", "internal/kubeproxy",
+var monotonic = []string{"internal/bfd", "internal/daemon", "internal/detect", "internal/divert", "internal/egress", "internal/filter", "internal/heartbeat",
+	"internal/kubeproxy",
 	"internal/layer2", "internal/link",
 	"internal/members", "internal/nodelifecycle", "internal/keyed", "internal/liveness", "internal/podnetwork", "internal/unnumbered", "speaker"}
 
