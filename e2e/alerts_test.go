@@ -182,14 +182,14 @@ func (e *env) authenticated(t *testing.T, node string) {
 		}))
 	}
 	host := addresses[0].String()
-	answers("nobody", host, "", http.StatusUnauthorized)
+	answers("no account", host, "", http.StatusUnauthorized)
 	answers("a forged token", host, "forged", http.StatusUnauthorized)
 	answers("an account without the right", host, token.Status.Token, http.StatusForbidden)
 	e.apply(t, "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: "+ns+"}\n"+
 		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: holdfast-metrics-reader}\n"+
 		"subjects: [{kind: ServiceAccount, name: default, namespace: "+ns+"}]\n")
 	answers("an account with the right", host, token.Status.Token, http.StatusOK)
-	// The pod's address is that of the node by one family only.
+	// The pod has its node's address in one family only.
 	if c, err := net.DialTimeout("tcp", net.JoinHostPort(addresses[1].String(), "9217"), time.Second); err == nil {
 		_ = c.Close()
 		t.Errorf("it listens on %s too", addresses[1])
@@ -199,7 +199,8 @@ func (e *env) authenticated(t *testing.T, node string) {
 // prometheus is a Prometheus that runs on the test's machine.
 type prometheus struct{ url string }
 
-// prometheus starts a Prometheus that reads all daemons every three seconds, since these pace those who ask on a busy machine.
+// prometheus starts a Prometheus that reads all daemons every three seconds: on a busy machine they limit the rate of
+// scrapes.
 func (e *env) prometheus(t *testing.T) *prometheus {
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {

@@ -187,8 +187,8 @@ func noFinalizer(t *testing.T, object string, finalizers []string) {
 	}
 }
 
-// testPolicies makes writes that a compromised daemon might try, against each admission policy of the chart, and one that each
-// daemon makes. internal/house tests all rules of the policies.
+// testPolicies makes writes that a compromised daemon might try, against each admission policy of the chart, and a write
+// that each daemon makes. internal/house tests all rules of the policies.
 func testPolicies(t *testing.T, e *env) {
 	held := e.address(t, "policy")
 	mine, theirs := e.workers()[0], e.workers()[1]

@@ -96,7 +96,7 @@ func testConditions(t *testing.T, e *env) {
 		"overlapping": {"IPAddressPool", `{addresses: [172.30.0.140-172.30.0.150, 192.0.2.120/31], autoAssign: false}`, metav1.ConditionFalse,
 			"OverlappingAddresses", `"lan"`},
 		"unknown-pool":  {"L2Advertisement", `{ipAddressPools: [nowhere]}`, metav1.ConditionFalse, "UnknownReference", `"nowhere"`},
-		"unknown-peer":  {"BGPAdvertisement", `{ipAddressPools: [lan], peers: [nobody]}`, metav1.ConditionFalse, "UnknownReference", `"nobody"`},
+		"unknown-peer":  {"BGPAdvertisement", `{ipAddressPools: [lan], peers: [absent]}`, metav1.ConditionFalse, "UnknownReference", `"absent"`},
 		"own-address":   {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: "` + own + `"}`, metav1.ConditionFalse, "PeerIsSelf", own},
 		"second-of-two": {"BGPPeer", `{myASN: 64600, peerASN: 64512, peerAddress: 172.31.0.1}`, metav1.ConditionFalse, "DuplicatePeer", `"r1v4"`},
 	} {

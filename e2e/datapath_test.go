@@ -99,7 +99,7 @@ func testDataPath(t *testing.T, e *env) {
 	e.open(t, testbed.Client, served["l2-cluster"])
 }
 
-// onNodes runs a shell's line on every node; the first one that fails ends it.
+// onNodes runs a line of the shell on every node. It ends with the first failure.
 func (e *env) onNodes(ctx context.Context, line string) error {
 	for _, node := range e.Cluster.Nodes() {
 		if _, err := e.On(ctx, node, "sh", "-e", "-c", line); err != nil {
@@ -185,11 +185,12 @@ func testHeadStart(t *testing.T, e *env) {
 // localHold is how long a node whose kube-proxy is frozen is watched.
 const localHold = 3 * time.Second
 
-// testLocalArrives starts a pod on a node whose kube-proxy is frozen, and which would drop what arrives for the Service: the
-// node advertises no route before kube-proxy serves the pod, and no request fails.
+// testLocalArrives starts a pod on a node whose kube-proxy is frozen: it would drop packets for the Service. The node
+// advertises no route before kube-proxy serves the pod, and no request fails.
 func testLocalArrives(t *testing.T, e *env) {
 	app := e.app
-	// With both nodes from the beginning the first pod stays: one that ended would fail requests on a busy machine, by its node's kube-proxy.
+	// With both nodes from the beginning the first pod stays. A pod that ended would fail requests on a busy machine, by
+	// its node's kube-proxy.
 	app.Name, app.Replicas, app.Nodes = "arrives", 1, e.workers()[:2]
 	must(t, e.Deploy(t.Context(), app))
 	addresses := e.service(t, app, "arrives", routed, local)

@@ -309,13 +309,13 @@ func (e *env) change(t *testing.T, s *testbed.Stream, ranges string, opens bool)
 	// The previous change has ended, and the daemons are idle.
 	services := e.Kube.CoreV1().Services(e.app.Namespace)
 	must(t, testbed.Until(t.Context(), soon, "the end of all writes", func(ctx context.Context) error {
-		was, err := services.Get(ctx, "speed", metav1.GetOptions{})
+		before, err := services.Get(ctx, "speed", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		return testbed.Holds(ctx, 300*time.Millisecond, func(ctx context.Context) error {
-			now, err := services.Get(ctx, "speed", metav1.GetOptions{})
-			if err == nil && now.ResourceVersion != was.ResourceVersion {
+			after, err := services.Get(ctx, "speed", metav1.GetOptions{})
+			if err == nil && after.ResourceVersion != before.ResourceVersion {
 				err = fmt.Errorf("it was written to")
 			}
 			return err

@@ -210,7 +210,7 @@ func (e *env) describes(t *testing.T, texts []string, object ...string) {
 }
 
 // why waits until the plugin's explanation has this text, as the first thing to do or in the step about it, and
-// something is to be done. args are those of its command why.
+// something is to be done. args are the arguments of its command why.
 func (e *env) why(t *testing.T, text string, args ...string) {
 	t.Helper()
 	must(t, testbed.Until(t.Context(), soon, "the explanation", func(ctx context.Context) error {
@@ -308,22 +308,23 @@ func failures(results []probe.Result) string {
 // clock is the form of a time of day in logs.
 const clock = "15:04:05.000"
 
-// ports are those of clients in the errors of package net. No group of an IPv6 address has five digits.
+// ports matches the ports of clients in the errors of package net. No group of an IPv6 address has five digits.
 var ports = regexp.MustCompile(`:\d{5}\b`)
 
-// alone checks at the end of the test that no speaker saw another machine, a second speaker included, claim an address of its own.
+// alone checks at the end of the test that no speaker saw another machine claim an address of its own. A second speaker
+// counts as another machine.
 func (e *env) alone(t *testing.T) {
 	t.Helper()
 	before := e.conflicts(t.Context(), t)
 	t.Cleanup(func() {
-		for series, now := range e.conflicts(context.Background(), t) {
+		for series, count := range e.conflicts(context.Background(), t) {
 			// A speaker that started during the test counts from zero.
-			was := before[series]
-			if was > now {
-				was = 0
+			former := before[series]
+			if former > count {
+				former = 0
 			}
-			if now > was {
-				t.Errorf("%s grew from %.0f to %.0f, though nothing was broken", series, was, now)
+			if count > former {
+				t.Errorf("%s grew from %.0f to %.0f, though nothing was broken", series, former, count)
 			}
 		}
 	})

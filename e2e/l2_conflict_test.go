@@ -70,7 +70,7 @@ func testConflict(t *testing.T, e *env) {
 	must(t, del())
 	e.announced(t, e.app.Namespace, "conflict")
 	e.waitPool(t, name, "the end of the conflicts in the pool's status", contested("", nil))
-	// Normal Events queue behind those of earlier cases, since Events are paced.
+	// Normal Events queue behind the Events of earlier cases, since their rate is limited.
 	must(t, testbed.Until(t.Context(), 5*time.Minute, "the Event about the end of the conflict", func(ctx context.Context) error {
 		out, err := e.Kubectl(ctx, "describe", "ipaddresspool", name)
 		if err == nil && !strings.Contains(out, "AddressFree") {
@@ -288,7 +288,7 @@ func testDeadLeader(t *testing.T, e *env) {
 		e.newLeader(t)
 		return fmt.Errorf("the leader was on %s", leader)
 	}))
-	must(t, e.WaitReady(t.Context())) // a standby is there again, also if the leader had to be killed
+	must(t, e.WaitReady(t.Context())) // a standby is there again, even if the leader had to be killed
 	victim := e.leaderNode(t)
 	t.Cleanup(func() { e.ensureOn(t, victim) })
 	off := time.Now()

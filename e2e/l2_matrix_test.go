@@ -27,44 +27,44 @@ const (
 // fault is one row of the matrix.
 type fault struct {
 	name string
-	// hit injects the fault at the owner of the addresses, mend ends it.
-	hit, mend func(t *testing.T, s *stage, owner string)
-	// free: no probe may fail, neither at the beginning of the fault nor at its end.
-	free bool
-	// lasts is the time from hit to mend.
-	lasts time.Duration
-	// planned: the test keeps connections open and counts those that survive. stays:
-	// the address does not move, so all of them must survive.
-	planned, stays bool
-	// always: a row of every run; the whole matrix takes more than a quarter of an hour.
-	always bool
+	// hit injects the fault at the owner of the addresses, repair ends it.
+	hit, repair func(t *testing.T, s *stage, owner string)
+	// mustNotFail reports that no probe may fail, neither at the beginning of the fault nor at its end.
+	mustNotFail bool
+	// duration is the time from hit to repair.
+	duration time.Duration
+	// isPlanned reports that the test keeps connections open and counts how many survive. mustStay reports
+	// that the address does not move, so all of them must survive.
+	isPlanned, mustStay bool
+	// alwaysRuns reports that the row is part of every run. The whole matrix takes more than a quarter of an hour.
+	alwaysRuns bool
 }
 
 var faults = []fault{
-	{name: "drain", hit: drain, mend: uncordon, free: true, planned: true, always: true},
-	{name: "exclusion label", hit: setLabel(`""`), mend: setLabel("null"), free: true, planned: true},
-	{name: "advertisement edited", hit: excludeOwner, mend: includeOwner, free: true, planned: true},
-	{name: "rolling update", hit: rollOut, free: true, planned: true},
-	{name: "speaker's pod deleted", hit: deleteSpeaker, free: true, planned: true, always: true},
-	{name: "speaker killed", hit: killSpeaker, free: true, planned: true, stays: true, always: true},
-	{name: "power-off of the owner", hit: powerOff, mend: powerOn, always: true},
-	{name: "link of the owner down", hit: setLink(false), mend: setLink(true), lasts: hold},
-	{name: "owner frozen", hit: freeze, mend: thaw, lasts: hold},
-	{name: "partition, the owner alone", hit: partitionOwner, mend: heal, lasts: hold},
-	{name: "partition, another node alone", hit: partitionOther, mend: heal, lasts: hold},
-	{name: "gossip port of the owner blocked", hit: block(membersPort), mend: heal, free: true, lasts: hold},
-	{name: "heartbeat port of the owner blocked", hit: block(heartbeatPort), mend: heal, lasts: hold},
-	{name: "both ports of the owner blocked", hit: block(membersPort, heartbeatPort), mend: heal, lasts: hold},
-	{name: "API server down, then power-off", hit: withoutAPI, mend: withAPI},
-	{name: "no controller, then power-off", hit: withoutControllers, mend: withControllers},
-	{name: "two nodes at once", hit: powerOffBoth, mend: powerOnBoth},
+	{name: "drain", hit: drain, repair: uncordon, mustNotFail: true, isPlanned: true, alwaysRuns: true},
+	{name: "exclusion label", hit: setLabel(`""`), repair: setLabel("null"), mustNotFail: true, isPlanned: true},
+	{name: "advertisement edited", hit: excludeOwner, repair: includeOwner, mustNotFail: true, isPlanned: true},
+	{name: "rolling update", hit: rollOut, mustNotFail: true, isPlanned: true},
+	{name: "speaker's pod deleted", hit: deleteSpeaker, mustNotFail: true, isPlanned: true, alwaysRuns: true},
+	{name: "speaker killed", hit: killSpeaker, mustNotFail: true, isPlanned: true, mustStay: true, alwaysRuns: true},
+	{name: "power-off of the owner", hit: powerOff, repair: powerOn, alwaysRuns: true},
+	{name: "link of the owner down", hit: setLink(false), repair: setLink(true), duration: hold},
+	{name: "owner frozen", hit: freeze, repair: thaw, duration: hold},
+	{name: "partition, the owner alone", hit: partitionOwner, repair: heal, duration: hold},
+	{name: "partition, another node alone", hit: partitionOther, repair: heal, duration: hold},
+	{name: "gossip port of the owner blocked", hit: block(membersPort), repair: heal, mustNotFail: true, duration: hold},
+	{name: "heartbeat port of the owner blocked", hit: block(heartbeatPort), repair: heal, duration: hold},
+	{name: "both ports of the owner blocked", hit: block(membersPort, heartbeatPort), repair: heal, duration: hold},
+	{name: "API server down, then power-off", hit: withoutAPI, repair: withAPI},
+	{name: "no controller, then power-off", hit: withoutControllers, repair: withControllers},
+	{name: "two nodes at once", hit: powerOffBoth, repair: powerOnBoth},
 }
 
 // testL2Matrix injects one fault after the other, and logs what a client saw of it:
 // with -matrix all faults, with the promised limits; else some, with limits for a
 // busy machine.
 func testL2Matrix(t *testing.T, e *env) {
-	e.injects(t, func(f fault) bool { return f.always || *matrix })
+	e.injects(t, func(f fault) bool { return f.alwaysRuns || *matrix })
 }
 
 // injects injects the selected faults, one after the other.
@@ -97,10 +97,10 @@ func (s *stage) run(t *testing.T, f fault) {
 	f.hit(t, s, owner)
 	must(t, w.Recovered(t.Context(), time.Minute))
 	survived()
-	must(t, testbed.Holds(t.Context(), max(0, f.lasts-time.Since(hit)), func(context.Context) error { return nil }))
-	mended := time.Now()
-	if f.mend != nil {
-		f.mend(t, s, owner)
+	must(t, testbed.Holds(t.Context(), max(0, f.duration-time.Since(hit)), func(context.Context) error { return nil }))
+	repairedAt := time.Now()
+	if f.repair != nil {
+		f.repair(t, s, owner)
 	}
 	must(t, s.env.WaitReady(t.Context()))
 	must(t, w.Recovered(t.Context(), time.Minute))
@@ -109,15 +109,15 @@ func (s *stage) run(t *testing.T, f fault) {
 	frames, err := claims.Stop()
 	must(t, err)
 
-	during, after := between(seen, hit, mended), between(seen, mended, time.Now())
+	during, after := between(seen, hit, repairedAt), between(seen, repairedAt, time.Now())
 	t.Logf("matrix: %s: %s; two answered for %d ms", f.name, during, s.shared(frames).Milliseconds())
-	t.Logf("matrix: %s, mended: %s; the last other answer came %d ms later", f.name, after, s.settledAfter(frames, mended).Milliseconds())
+	t.Logf("matrix: %s, repaired: %s; the last other answer came %d ms later", f.name, after, s.settledAfter(frames, repairedAt).Milliseconds())
 	limit := promised
 	if !*matrix {
 		limit = 5 * promised
 	}
 	switch {
-	case f.free && *matrix && during.failed+after.failed > 0:
+	case f.mustNotFail && *matrix && during.failed+after.failed > 0:
 		t.Errorf("%d probes failed, where none had to", during.failed+after.failed)
 	case during.gap > limit:
 		t.Errorf("no answer for %s, promised are %s", during.gap, promised)
@@ -318,13 +318,13 @@ func (s *spread) part(t *testing.T, nodes []string, api bool) {
 	hit := time.Now()
 	must(t, s.Cluster.Partition(t.Context(), sides...))
 	must(t, testbed.Holds(t.Context(), parted, func(context.Context) error { return nil }))
-	mended := time.Now()
+	repairedAt := time.Now()
 	must(t, s.Cluster.Heal(t.Context()))
 	must(t, testbed.Until(t.Context(), settled, "each address to have one owner", func(context.Context) error {
 		_, err := s.owners(claims)
 		return err
 	}))
-	united := time.Since(mended)
+	united := time.Since(repairedAt)
 	must(t, testbed.Holds(t.Context(), afterwards, func(context.Context) error { return nil }))
 	frames, err := claims.Stop()
 	must(t, err)
@@ -338,7 +338,7 @@ func (s *spread) part(t *testing.T, nodes []string, api bool) {
 				failed++
 			}
 		}
-		contested, last := disputes(frames, a, hit, mended)
+		contested, last := disputes(frames, a, hit, repairedAt)
 		t.Logf("matrix: %s: %s: %d of %d fetches failed, two owners for %d ms, the last time %d ms after the beginning",
 			t.Name(), a, failed, len(fetches), contested.Milliseconds(), last.Milliseconds())
 		if api && contested > takeover {
@@ -348,39 +348,39 @@ func (s *spread) part(t *testing.T, nodes []string, api bool) {
 }
 
 // disputes returns how long two nodes claimed an address during a partition, and the time from its beginning to the last double claim.
-func disputes(claims []whohas.Claim, a netip.Addr, hit, mended time.Time) (contested, last time.Duration) {
+func disputes(claims []whohas.Claim, a netip.Addr, hit, repairedAt time.Time) (contested, last time.Duration) {
 	for _, span := range whohas.Contested(whohas.Periods(claims, a)) {
-		if span.From.Before(mended) && span.To.After(hit) {
+		if span.From.Before(repairedAt) && span.To.After(hit) {
 			contested += span.To.Sub(span.From)
-			last = min(span.To.Sub(hit), mended.Sub(hit))
+			last = min(span.To.Sub(hit), repairedAt.Sub(hit))
 		}
 	}
 	return contested, last
 }
 
-// trouble is one row of the matrix of partial faults: a node has inbound or outbound loss
+// partialFault is one row of the matrix of partial faults: a node has inbound or outbound loss
 // while the others work.
-type trouble struct {
+type partialFault struct {
 	name string
-	// hit injects the fault, mend ends it; a nil mend heals the network.
-	hit, mend func(t *testing.T, s *spread)
-	// leaves: other nodes must serve the node's addresses.
-	leaves bool
-	// stays: no address may move.
-	stays bool
-	// united: soon after the fault begins every address must have a single owner.
-	united bool
-	// always: a row of every run.
-	always bool
-	// lasts is the time from hit to mend; 0 means the value of the flag.
+	// hit injects the fault, repair ends it. A nil repair heals the network.
+	hit, repair func(t *testing.T, s *spread)
+	// mustLeave reports that other nodes must serve the node's addresses.
+	mustLeave bool
+	// mustStay reports that no address may move.
+	mustStay bool
+	// mustUnite reports that every address must have a single owner soon after the fault begins.
+	mustUnite bool
+	// alwaysRuns reports that the row is part of every run.
+	alwaysRuns bool
+	// lasts is the time from hit to repair; 0 means the value of the flag.
 	lasts time.Duration
 }
 
-func (tr trouble) shown() bool {
-	return tr.always || *matrix && (tr.lasts < longLoss || *long)
+func (tr partialFault) isSelected() bool {
+	return tr.alwaysRuns || *matrix && (tr.lasts < longLoss || *long)
 }
 
-func (tr trouble) duration() time.Duration {
+func (tr partialFault) duration() time.Duration {
 	switch {
 	case tr.lasts > 0:
 		return tr.lasts
@@ -394,7 +394,7 @@ func (tr trouble) duration() time.Duration {
 const afterwards = 2 * time.Second
 
 // run executes one row.
-func (s *spread) run(t *testing.T, tr trouble) {
+func (s *spread) run(t *testing.T, tr partialFault) {
 	t.Cleanup(func() { s.repair(t) })
 	must(t, s.Calm(t.Context()))
 	claims, err := s.Claims(t.Context(), s.host, 20*time.Millisecond, s.addresses...)
@@ -405,9 +405,9 @@ func (s *spread) run(t *testing.T, tr trouble) {
 	hit := time.Now()
 	tr.hit(t, s)
 	must(t, testbed.Holds(t.Context(), tr.duration(), func(context.Context) error { return nil }))
-	mended := time.Now()
-	if tr.mend != nil {
-		tr.mend(t, s)
+	repairedAt := time.Now()
+	if tr.repair != nil {
+		tr.repair(t, s)
 	} else {
 		must(t, s.Cluster.Heal(t.Context()))
 	}
@@ -415,7 +415,7 @@ func (s *spread) run(t *testing.T, tr trouble) {
 	if err != nil {
 		t.Error(err)
 	}
-	back := time.Since(mended)
+	back := time.Since(repairedAt)
 	// The owners must not change again.
 	must(t, testbed.Holds(t.Context(), afterwards, func(context.Context) error { return nil }))
 	frames, err := claims.Stop()
@@ -425,7 +425,7 @@ func (s *spread) run(t *testing.T, tr trouble) {
 	for _, a := range s.addresses {
 		fetches, err := streams[a].Stop()
 		must(t, err)
-		f := s.fate(a, before[a], fetches, frames, hit, mended)
+		f := s.fate(a, before[a], fetches, frames, hit, repairedAt)
 		t.Logf("matrix: %s: %s", tr.name, f)
 		f.judge(t, tr)
 	}

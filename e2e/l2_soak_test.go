@@ -64,13 +64,13 @@ const autogroup = "/proc/sys/kernel/sched_autogroup_enabled"
 // did not run for up to 30 s while the busy threads ran (Linux 6.18).
 func ungrouped(t *testing.T) {
 	t.Helper()
-	was, err := os.ReadFile(autogroup)
+	setting, err := os.ReadFile(autogroup)
 	if errors.Is(err, fs.ErrNotExist) {
 		return // a kernel without autogroup
 	}
 	must(t, err)
 	// The kernel closes its standard input when the test process ends, in whatever way.
-	restore := exec.Command("/bin/sh", "-c", `trap "" INT TERM; read end; echo "$1" > "$2"`, "restore", strings.TrimSpace(string(was)), autogroup)
+	restore := exec.Command("/bin/sh", "-c", `trap "" INT TERM; read end; echo "$1" > "$2"`, "restore", strings.TrimSpace(string(setting)), autogroup)
 	end, err := restore.StdinPipe()
 	must(t, err)
 	must(t, restore.Start())

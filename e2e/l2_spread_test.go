@@ -130,9 +130,9 @@ func (s *spread) home(t *testing.T, c *testbed.Claims) map[netip.Addr]string {
 func (s *spread) awaitHome(t *testing.T, c *testbed.Claims, before map[netip.Addr]string) error {
 	t.Helper()
 	return testbed.Until(t.Context(), testbed.HoldDownLimit, "the owners to be as before", func(context.Context) error {
-		now, err := s.owners(c)
-		if err == nil && !maps.Equal(now, before) {
-			err = fmt.Errorf("they are %v, and were %v", now, before)
+		owners, err := s.owners(c)
+		if err == nil && !maps.Equal(owners, before) {
+			err = fmt.Errorf("they are %v, and were %v", owners, before)
 		}
 		return err
 	})
@@ -163,14 +163,15 @@ func (s *spread) repair(t *testing.T) {
 	}
 }
 
-// fewTroubles run with two or three speakers, where the claim of one node may contradict
-// that of another.
-var fewTroubles = []trouble{
-	{name: "power-off", hit: plugPulled, mend: plugBack, leaves: true},
-	// Of two nodes neither can find out which is faulty, unless the one that loses nearly all frames knows a foreign machine.
+// fewNodeFaults run with two or three speakers, where the claims of two nodes may contradict
+// each other.
+var fewNodeFaults = []partialFault{
+	{name: "power-off", hit: plugPulled, repair: plugBack, mustLeave: true},
+	// Of two nodes neither can find out which is faulty, unless the node that loses nearly all frames knows a foreign
+	// machine.
 	{name: "inbound 90", hit: lose(wire.Loss{In: 90})},
-	{name: "outbound 100", hit: lose(wire.Loss{Out: 100}), leaves: true},
-	{name: "both 100", hit: lose(wire.Loss{In: 100, Out: 100}), leaves: true},
+	{name: "outbound 100", hit: lose(wire.Loss{Out: 100}), mustLeave: true},
+	{name: "both 100", hit: lose(wire.Loss{In: 100, Out: 100}), mustLeave: true},
 }
 
 // testL2FewNodes restricts the speakers to two nodes, then to three, with -matrix only.
@@ -182,7 +183,7 @@ func testL2FewNodes(t *testing.T, e *env) {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
 			e.speakersOn(t, e.workers()[:n])
 			s := newSpread(t, e, onLAN)
-			for _, tr := range fewTroubles {
+			for _, tr := range fewNodeFaults {
 				t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
 			}
 		})
@@ -225,15 +226,15 @@ func plugBack(t *testing.T, s *spread) {
 }
 
 // In all of them the nodes' own network works.
-var fabricTroubles = []trouble{
-	{name: "port dead", hit: lose(wire.Loss{In: 100, Out: 100, Link: testbed.Fabric}), leaves: true},
-	{name: "port deaf", hit: lose(wire.Loss{In: 100, Link: testbed.Fabric}), leaves: true},
-	{name: "port mute", hit: lose(wire.Loss{Out: 100, Link: testbed.Fabric}), leaves: true},
+var fabricFaults = []partialFault{
+	{name: "port dead", hit: lose(wire.Loss{In: 100, Out: 100, Link: testbed.Fabric}), mustLeave: true},
+	{name: "port deaf", hit: lose(wire.Loss{In: 100, Link: testbed.Fabric}), mustLeave: true},
+	{name: "port mute", hit: lose(wire.Loss{Out: 100, Link: testbed.Fabric}), mustLeave: true},
 	// The switch isolates the nodes from each other, as some switches isolate all ports but the routers'.
-	{name: "isolated nodes", hit: isolate, stays: true},
+	{name: "isolated nodes", hit: isolate, mustStay: true},
 	// The addresses move away once, and back once, 10 s after the last flap.
-	{name: "port flaps", hit: flap, leaves: true, lasts: time.Second},
-	{name: "port returns blocked", hit: returnBlocked, leaves: true, lasts: blockedTime},
+	{name: "port flaps", hit: flap, mustLeave: true, lasts: time.Second},
+	{name: "port returns blocked", hit: returnBlocked, mustLeave: true, lasts: blockedTime},
 }
 
 // testL2Fabric runs faults of a second network on which addresses are announced, with -matrix only.
@@ -242,20 +243,20 @@ func testL2Fabric(t *testing.T, e *env) {
 		t.Skip("shown with -matrix")
 	}
 	s := newSpread(t, e, onFabric)
-	for _, tr := range fabricTroubles {
+	for _, tr := range fabricFaults {
 		t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
 	}
 }
 
-// privateTroubles are faults of the nodes' own network, which carries heartbeats, while that of their clients works.
-var privateTroubles = []trouble{
-	{name: "private port dead", hit: lose(wire.Loss{In: 100, Out: 100, Link: testbed.LAN}), leaves: true},
-	{name: "private port deaf", hit: lose(wire.Loss{In: 100, Link: testbed.LAN}), leaves: true},
-	{name: "private port mute", hit: lose(wire.Loss{Out: 100, Link: testbed.LAN}), leaves: true},
-	{name: "private cable cut", hit: cutPrivate, leaves: true},
+// privateFaults are faults of the nodes' own network, which carries heartbeats, while their clients' network works.
+var privateFaults = []partialFault{
+	{name: "private port dead", hit: lose(wire.Loss{In: 100, Out: 100, Link: testbed.LAN}), mustLeave: true},
+	{name: "private port deaf", hit: lose(wire.Loss{In: 100, Link: testbed.LAN}), mustLeave: true},
+	{name: "private port mute", hit: lose(wire.Loss{Out: 100, Link: testbed.LAN}), mustLeave: true},
+	{name: "private cable cut", hit: cutPrivate, mustLeave: true},
 	// No node hears another one there: no address moves, and pods of the announcing nodes serve. It is the last row: when
 	// the API server is back Kubernetes may take all nodes for lost for some seconds, until kubelets have connected again.
-	{name: "private network fails", hit: failPrivate, stays: true},
+	{name: "private network fails", hit: failPrivate, mustStay: true},
 }
 
 // cutPrivate cuts the cable of a node's own network.
@@ -273,7 +274,7 @@ func testL2Private(t *testing.T, e *env) {
 		on := onFabric
 		on.name, on.pods = "private", len(e.workers())
 		s := newSpread(t, e, on, local)
-		for _, tr := range privateTroubles {
+		for _, tr := range privateFaults {
 			e.awaitKubelets(t)
 			t.Run(tr.name, func(t *testing.T) { s.run(t, tr) })
 		}
@@ -301,11 +302,11 @@ func (s *spread) failsWithOnePod(t *testing.T) {
 	began := time.Now()
 	failPrivate(t, s)
 	must(t, testbed.Until(t.Context(), 2*takeover, "the node with the pod to own all", func(context.Context) error {
-		now, err := s.owners(claims)
+		owners, err := s.owners(claims)
 		if err != nil {
 			return err
 		}
-		for a, owner := range now {
+		for a, owner := range owners {
 			if owner != s.workers()[0] {
 				return fmt.Errorf("%s is %s's", a, owner)
 			}
@@ -420,17 +421,17 @@ func testL2Keys(t *testing.T, e *env) {
 				began := time.Now()
 				must(t, change[how](t.Context()))
 				must(t, testbed.Until(t.Context(), 2*time.Minute, "another key in use", func(ctx context.Context) error {
-					now, err := secrets.Get(ctx, membersSecret, metav1.GetOptions{})
+					after, err := secrets.Get(ctx, membersSecret, metav1.GetOptions{})
 					if err != nil {
 						return err
 					}
 
-					return rotated(before.Data["in-use"], now.Data)
+					return rotated(before.Data["in-use"], after.Data)
 				}))
 				t.Logf("every speaker sends with another key after %v", time.Since(began).Round(time.Second))
 			}
 			// Afterwards the speakers drop the old key.
-			s.run(t, trouble{name: "the key is " + how, lasts: time.Minute, stays: true, hit: rotate})
+			s.run(t, partialFault{name: "the key is " + how, lasts: time.Minute, mustStay: true, hit: rotate})
 		})
 	}
 }

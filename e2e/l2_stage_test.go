@@ -54,7 +54,7 @@ const held = 100
 // keep holds connections open during a planned event. The function that it returns sends one more request
 // on each. All must survive; after a move only the whole matrix requires that, since it has the machine to itself.
 func (s *stage) keep(t *testing.T, f fault) (survived func()) {
-	if !f.planned {
+	if !f.isPlanned {
 		return func() {}
 	}
 	c, err := s.env.Keep(t.Context(), testbed.Client, held, s.Addresses...)
@@ -64,7 +64,7 @@ func (s *stage) keep(t *testing.T, f fault) (survived func()) {
 		seen, err := c.Stop()
 		must(t, err)
 		t.Logf("matrix: %s: %s", f.name, seen)
-		if (f.stays || *matrix) && seen.Lost() > 0 {
+		if (f.mustStay || *matrix) && seen.Lost() > 0 {
 			t.Errorf("%d connections broke, though the address stayed where it was", seen.Lost())
 		}
 	}
@@ -146,7 +146,7 @@ type fate struct {
 	contested, disputed time.Duration
 }
 
-func (s *spread) fate(a netip.Addr, owner string, fetches []probe.Result, claims []whohas.Claim, hit, mended time.Time) fate {
+func (s *spread) fate(a netip.Addr, owner string, fetches []probe.Result, claims []whohas.Claim, hit, repairedAt time.Time) fate {
 	f := fate{address: a, own: owner == s.hit, taken: -1}
 	var lost []time.Time
 	for _, r := range fetches {
@@ -157,7 +157,7 @@ func (s *spread) fate(a netip.Addr, owner string, fetches []probe.Result, claims
 		switch {
 		case r.OK:
 			continue
-		case r.Start.Before(mended):
+		case r.Start.Before(repairedAt):
 			f.during++
 			lost = append(lost, r.Start)
 		default:
@@ -180,7 +180,7 @@ func (s *spread) fate(a netip.Addr, owner string, fetches []probe.Result, claims
 	}
 	for _, span := range whohas.Contested(periods) {
 		f.contested += span.To.Sub(span.From)
-		if span.To.Sub(span.From) > handover && span.From.Before(mended) && span.To.After(hit) {
+		if span.To.Sub(span.From) > handover && span.From.Before(repairedAt) && span.To.After(hit) {
 			f.disputed = span.To.Sub(hit)
 		}
 	}
@@ -232,14 +232,14 @@ const (
 )
 
 // judge checks a fate against the promises.
-func (f fate) judge(t *testing.T, tr trouble) {
+func (f fate) judge(t *testing.T, tr partialFault) {
 	t.Helper()
 	failed := func(format string, args ...any) {
 		t.Helper()
 		t.Errorf("%s: "+format, append([]any{f.address}, args...)...)
 	}
 	switch moves := f.moves(); {
-	case tr.stays && moves > 0:
+	case tr.mustStay && moves > 0:
 		failed("moved %d times, where nothing had to", moves)
 	case !f.own && moves > 0:
 		failed("moved %d times, though its owner is well", moves)
@@ -249,19 +249,19 @@ func (f fate) judge(t *testing.T, tr trouble) {
 	if first, last := f.owners[0], f.owners[len(f.owners)-1]; last != first {
 		failed("is %s's in the end, and was %s's", last, first)
 	}
-	if n := f.during + f.after; (!f.own || tr.stays) && n > 0 {
+	if n := f.during + f.after; (!f.own || tr.mustStay) && n > 0 {
 		failed("%d fetches failed, though its owner serves", n)
 	}
-	if f.own && tr.leaves && f.taken < 0 {
+	if f.own && tr.mustLeave && f.taken < 0 {
 		failed("no other node took over")
 	}
-	if f.own && tr.leaves && f.outage > takeover {
+	if f.own && tr.mustLeave && f.outage > takeover {
 		failed("fetches failed for %s, want no more than %s", f.outage, takeover)
 	}
 	if f.contested > takeover {
 		failed("had two owners for %s, want no more than %s", f.contested, takeover)
 	}
-	if tr.united && f.disputed > takeover {
+	if tr.mustUnite && f.disputed > takeover {
 		failed("had two owners until %s after the trouble began, want no later than %s", f.disputed, takeover)
 	}
 }
@@ -280,30 +280,30 @@ const (
 const serving = 80
 
 // losses are the rows with frame loss at one node.
-func losses() []trouble {
+func losses() []partialFault {
 	both := func(of int) wire.Loss { return wire.Loss{In: of, Out: of} }
 	in := func(of int) wire.Loss { return wire.Loss{In: of} }
 	out := func(of int) wire.Loss { return wire.Loss{Out: of} }
-	var rows []trouble
+	var rows []partialFault
 	for _, way := range []struct {
 		name   string
 		loss   func(int) wire.Loss
 		always int
 	}{{"inbound", in, 90}, {"outbound", out, 100}, {"both", both, 0}} {
 		for _, of := range []int{50, 80, 90, 99, 100} {
-			rows = append(rows, trouble{
-				name: fmt.Sprintf("%s %d", way.name, of), hit: lose(way.loss(of)), leaves: of > serving, always: of == way.always,
+			rows = append(rows, partialFault{
+				name: fmt.Sprintf("%s %d", way.name, of), hit: lose(way.loss(of)), mustLeave: of > serving, alwaysRuns: of == way.always,
 			})
 		}
 	}
 	bursts := both(100)
 	bursts.Burst, bursts.Pause = 500*time.Millisecond, 500*time.Millisecond
 	return append(rows,
-		trouble{name: "bursts", hit: lose(bursts)},
-		trouble{name: "UDP inbound", hit: lose(wire.Loss{In: 100, UDP: true}), united: true},
-		trouble{name: "inbound 90, ten minutes", hit: lose(in(90)), leaves: true, lasts: longLoss},
-		trouble{name: "inbound 100, ten minutes", hit: lose(in(100)), leaves: true, lasts: longLoss},
-		trouble{name: "outbound 100, ten minutes", hit: lose(out(100)), leaves: true, lasts: longLoss},
+		partialFault{name: "bursts", hit: lose(bursts)},
+		partialFault{name: "UDP inbound", hit: lose(wire.Loss{In: 100, UDP: true}), mustUnite: true},
+		partialFault{name: "inbound 90, ten minutes", hit: lose(in(90)), mustLeave: true, lasts: longLoss},
+		partialFault{name: "inbound 100, ten minutes", hit: lose(in(100)), mustLeave: true, lasts: longLoss},
+		partialFault{name: "outbound 100, ten minutes", hit: lose(out(100)), mustLeave: true, lasts: longLoss},
 	)
 }
 
@@ -316,7 +316,7 @@ func lose(l wire.Loss) func(*testing.T, *spread) {
 func testL2Loss(t *testing.T, e *env) {
 	s := newSpread(t, e, onLAN)
 	for _, tr := range losses() {
-		if tr.shown() {
+		if tr.isSelected() {
 			t.Run(tr.name, func(t *testing.T) {
 				e.needs(t, "L2Loss/"+tr.name)
 				s.run(t, tr)

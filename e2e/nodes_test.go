@@ -111,7 +111,7 @@ type watched struct {
 	stream *testbed.Stream
 }
 
-// pace is that of the probes of an event: several streams at a faster one are most of what two cores can do, and nodes on the same
+// pace is the time between the probes of an event. Several faster streams take most of two cores, and nodes on the same
 // cores then miss each other's heartbeats.
 const pace = 20 * time.Millisecond
 

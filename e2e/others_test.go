@@ -40,9 +40,9 @@ func testOtherClass(t *testing.T, e *env) {
 	mine := e.service(t, e.app, "other-class-mine", annotation("holdfast.dev/addresses", "172.30.0.188"))
 	e.served(t, testbed.Client, mine)
 	must(t, testbed.Holds(t.Context(), 2*time.Second, func(ctx context.Context) error {
-		now, err := e.Kube.CoreV1().Services(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
-		if err == nil && now.ResourceVersion != before.ResourceVersion {
-			err = fmt.Errorf("it was written to: %s", cmp.Diff(before, now))
+		after, err := e.Kube.CoreV1().Services(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
+		if err == nil && after.ResourceVersion != before.ResourceVersion {
+			err = fmt.Errorf("it was written to: %s", cmp.Diff(before, after))
 		}
 		return err
 	}))
@@ -53,7 +53,7 @@ func testOtherClass(t *testing.T, e *env) {
 	e.refused(t, thief.Name, "AddressInUse", "other-class")
 }
 
-// testOthersStatus checks that Holdfast keeps the entries of other writers in the status, also
+// testOthersStatus checks that Holdfast keeps the entries of other writers in the status, even
 // when it writes the status again.
 func testOthersStatus(t *testing.T, e *env) {
 	addresses := e.service(t, e.app, "others-status")
@@ -255,8 +255,8 @@ func (e *env) sharedLoadBalancer(t *testing.T) {
 	e.has(t, "os-lb-second", first)
 	e.create(t, e.app, "os-lb-third", one(82), join)
 	e.refused(t, "os-lb-third", "SharingLimit", "a load balancer takes 2, its owner included")
-	e.create(t, e.app, "os-lb-lost", one(83), openStack("load-balancer-id", "nobody"))
-	e.refused(t, "os-lb-lost", "UnknownLoadBalancer", "nobody")
+	e.create(t, e.app, "os-lb-lost", one(83), openStack("load-balancer-id", "unknown"))
+	e.refused(t, "os-lb-lost", "UnknownLoadBalancer", "unknown")
 	// What "kubectl get service os-lb-first -o yaml" shows, applied under another name.
 	copied := e.create(t, e.app, "os-lb-copy", one(84), func(c *corev1.Service) { c.Annotations = maps.Clone(s.Annotations) })
 	if got := e.addressOf(t, copied); got == first {

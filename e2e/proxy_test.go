@@ -396,8 +396,8 @@ func proxyEdit(t *testing.T, e *env) {
 	for _, ms := range []string{"70000", "80000"} {
 		e.annotate(t, "proxy-edit", openStackPrefix+"timeout-client-data", ms)
 		must(t, testbed.Until(t.Context(), time.Minute, "another configuration of all proxies", func(ctx context.Context) error {
-			now, err := e.hashes(ctx)
-			for proxy, hash := range now {
+			hashes, err := e.hashes(ctx)
+			for proxy, hash := range hashes {
 				if err == nil && (hash == "" || hash == before[proxy]) {
 					err = fmt.Errorf("%s has %q", proxy, hash)
 				}
@@ -444,8 +444,8 @@ func (e *env) hashes(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// proxyKill kills the agents, which no client notices, and then what serves: the engines' parents have others serve at once, also in place of
-// one that hangs.
+// proxyKill kills the agents, which no client notices, and then the engines: their parents start others at once, even
+// in place of an engine that hangs.
 func proxyKill(t *testing.T, e *env) {
 	addresses := e.proxiedService(t, "proxy-kill", behind, openStack("proxy-protocol", "v2"))
 	all := func(signal, pattern string) error {
@@ -462,8 +462,8 @@ func proxyKill(t *testing.T, e *env) {
 	none(t, "killed agents", w)
 
 	for _, fault := range []struct {
-		signal string
-		most   time.Duration
+		signal    string
+		maxOutage time.Duration
 	}{{"-KILL", time.Second}, {"-STOP", 3 * time.Second}} {
 		w := e.paced(t, addresses)
 		must(t, all(fault.signal, "^[^ ]*haproxy .*-db"))
@@ -473,7 +473,7 @@ func proxyKill(t *testing.T, e *env) {
 		for _, s := range seen {
 			logOutages(t, "engines get "+fault.signal+", "+s.Name, s.Results)
 			// Probes last a second, which counts where one hung.
-			if s.Gap() > fault.most+time.Second {
+			if s.Gap() > fault.maxOutage+time.Second {
 				t.Errorf("no answer for %s", s.Gap())
 			}
 		}

@@ -139,7 +139,7 @@ func (e *env) forget(t *testing.T, addresses []netip.Addr) (stop func()) {
 	done.Go(func() {
 		for ctx.Err() == nil {
 			for _, a := range addresses {
-				// There is none while nobody answers.
+				// There is none while no node answers.
 				_, _ = e.On(ctx, testbed.Client, "ip", "neigh", "del", a.String(), "dev", testbed.LAN)
 			}
 			_ = testbed.Holds(ctx, 200*time.Millisecond, func(context.Context) error { return nil })

@@ -89,7 +89,7 @@ func (s *spread) halfWay(t *testing.T) {
 	next, err := s.Version()
 	must(t, err)
 	must(t, s.LoadImage(t.Context()))
-	// Nobody is available for as long as that, so that no second speaker is replaced by itself.
+	// No speaker counts as available for that long, so that no second one is replaced by itself.
 	must(t, s.Install(t.Context(), "--set", "speaker.minReadySeconds=3600", "--wait=false"))
 	must(t, testbed.Until(t.Context(), time.Minute, "the first speaker to be replaced", func(ctx context.Context) error {
 		for _, node := range s.Cluster.Nodes() {
@@ -103,7 +103,7 @@ func (s *spread) halfWay(t *testing.T) {
 	for _, node := range []string{s.workers()[0], s.hit} {
 		must(t, s.ReplaceSpeaker(t.Context(), node))
 	}
-	s.run(t, trouble{name: "power-off", hit: plugPulled, mend: plugBack, leaves: true})
+	s.run(t, partialFault{name: "power-off", hit: plugPulled, repair: plugBack, mustLeave: true})
 	must(t, s.Install(t.Context()))
 	must(t, s.WaitReady(t.Context()))
 	s.runs(t, next)
@@ -112,7 +112,7 @@ func (s *spread) halfWay(t *testing.T) {
 // runs waits until every pod of Holdfast says that it is a version.
 func (e *env) runs(t *testing.T, version string) {
 	t.Helper()
-	is := func(who string, metrics map[string]float64) error {
+	check := func(who string, metrics map[string]float64) error {
 		if !isVersion(metrics, version) {
 			return fmt.Errorf("%s is another version", who)
 		}
@@ -124,7 +124,7 @@ func (e *env) runs(t *testing.T, version string) {
 			if err != nil {
 				return err
 			}
-			if err := is("the speaker of "+node, metrics); err != nil {
+			if err := check("the speaker of "+node, metrics); err != nil {
 				return err
 			}
 		}
@@ -137,7 +137,7 @@ func (e *env) runs(t *testing.T, version string) {
 			if err != nil {
 				return err
 			}
-			if err := is(pods[i].Name, metrics); err != nil {
+			if err := check(pods[i].Name, metrics); err != nil {
 				return err
 			}
 		}

@@ -59,7 +59,7 @@ func testWitness(t *testing.T, e *env) {
 	}))
 	e.looks(t, node, e.looks(t, node, 10)+5)
 	if all, err := e.Metrics(t.Context(), node); err != nil || all[planRepairs] != 1 {
-		t.Errorf("%v differences are found, want the one that was planted: %v", all[planRepairs], err)
+		t.Errorf("%v differences are found, want only the planted one: %v", all[planRepairs], err)
 	}
 }
 
