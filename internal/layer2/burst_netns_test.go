@@ -75,7 +75,8 @@ func TestThousandTakeovers(t *testing.T) {
 		}
 		made := func() bool {
 			c := &r.counters.announcements
-			return c[0][sent].Load()+c[0][failed].Load() >= uint64(100*times) && c[1][sent].Load()+c[1][failed].Load() >= uint64(900*times)
+			return c[0][sent].Load()+c[0][failed].Load() >= uint64(100*times) &&
+				c[1][sent].Load()+c[1][failed].Load() >= uint64(900*times)
 		}
 		start := time.Now()
 		r.Set(Desired{Announcements: announcing(set)})
@@ -96,8 +97,8 @@ func TestThousandTakeovers(t *testing.T) {
 	})
 }
 
-// TestRealPolicer: a host whose kernel takes 1,000 packets of ARP and Neighbor Discovery a second, with a burst of 500, learns a thousand
-// addresses of two new owners without asking.
+// TestRealPolicer: a host whose kernel takes 1,000 packets of ARP and Neighbor Discovery a second, with a burst of 500,
+// learns a thousand addresses of two new owners without asking.
 func TestRealPolicer(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		rules := l.far.Command("nft", "-f", "-")
@@ -159,7 +160,8 @@ func TestFloodIsFilteredByTheKernel(t *testing.T) {
 			}
 			// A flood may crowd out a question; the asker repeats it.
 			nstest.Until(t, within, "answer after the flood", func() bool {
-				if _, err := w.Write([familyCount][]byte{arpRequest(v4, nil), ns(v6, nil)}[i]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				if _, err := w.Write([familyCount][]byte{arpRequest(v4, nil), ns(v6, nil)}[i]); err != nil &&
+					!errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Fatal(err)
 				}
 				return r.counters.requests[i][answered].Load() > before
@@ -179,7 +181,8 @@ func TestFilterFitsIntoLittleMemory(t *testing.T) {
 		r := realResponder(t)
 		set := ourAnnouncements
 		for i := range uint32(1000) {
-			set = append(set, lb.Announcement{Address: address4(10<<24 + i*7919)}, lb.Announcement{Address: address6(uint64(i%(maxNetworks-1)), i*7919)})
+			set = append(set, lb.Announcement{Address: address4(10<<24 + i*7919)},
+				lb.Announcement{Address: address6(uint64(i%(maxNetworks-1)), i*7919)})
 		}
 		for i := range 3 {
 			r.Set(Desired{Announcements: announcing(set[:len(set)-i])})

@@ -68,7 +68,8 @@ func TestEchoFilter(t *testing.T) {
 	}{
 		{"question", echoed(1, echoQuestion, 7, v4), true, false},
 		{"answer", echoed(1, echoAnswer, 7, v6), false, true},
-		{"another version", slices.Concat(echoed(1, echoQuestion, 7, v4)[:offVersion], []byte{9, echoQuestion}, make([]byte, 40)), false, false},
+		{"another version",
+			slices.Concat(echoed(1, echoQuestion, 7, v4)[:offVersion], []byte{9, echoQuestion}, make([]byte, 40)), false, false},
 		{"to all", slices.Concat(allNodes.mac[:], echoed(1, echoQuestion, 7, v4)[offSource:]), false, false},
 		{"short", echoed(1, echoQuestion, 7, v4)[:offVersion], false, false},
 	} {
@@ -81,8 +82,8 @@ func TestEchoFilter(t *testing.T) {
 	}
 }
 
-// TestEchoPhases: an echo is answered when a neighbour's question would be, by the owner or the former owner, and not by
-// a stand-in. An echo about no address is answered whenever the key is right.
+// TestEchoPhases: an echo is answered when a neighbour's question would be, by the owner or the former owner, and not
+// by a stand-in. An echo about no address is answered whenever the key is right.
 func TestEchoPhases(t *testing.T) {
 	lease, none, keyed := &testLease{}, netip.IPv6Unspecified(), true
 	runPlay(t, lease, func(p *play) {
@@ -121,7 +122,9 @@ func TestEchoPhases(t *testing.T) {
 		synctest.Wait()
 		sentFor(p.lan, 0)
 		expect("while it is handed over", true)
-		p.Set(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC })), Speakers: speakers})
+		p.Set(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) {
+			a.MAC = otherMAC
+		})), Speakers: speakers})
 		synctest.Wait()
 		expect("as a stand-in", false)
 	})
@@ -179,7 +182,10 @@ func TestWhatCountsAsEcho(t *testing.T) {
 		{"by ARP", replyTo(ourMAC, askerMAC, askerMAC, v4), false},
 	} {
 		a := &openQuestion{frame: asks}
-		in := &inquiry{r: r, speakers: speakers, questions: map[lb.Question]*openQuestion{{Link: "eth0", MAC: askerMAC, Address: v4, Echo: true}: a}}
+		in := &inquiry{
+			r: r, speakers: speakers,
+			questions: map[lb.Question]*openQuestion{{Link: "eth0", MAC: askerMAC, Address: v4, Echo: true}: a},
+		}
 		for _, p := range []protocol{proto, arpProtocol()} {
 			in.countAnswer(&tap{socket: socket{link: eth0, proto: p}}, tt.frame)
 		}

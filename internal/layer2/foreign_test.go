@@ -52,7 +52,9 @@ func TestForeign(t *testing.T) {
 		expect("one of them", 1, asker[0])
 		mac, addr := host(9)
 		p.put(askedBy(9, v4))
-		expect("the machines first", 8, lb.Question{Link: "eth0", MAC: askerMAC, Address: asker4}, lb.Question{Link: "eth0", MAC: mac, Address: addr},
+		expect("the machines first", 8, lb.Question{Link: "eth0", MAC: askerMAC, Address: asker4}, lb.Question{
+			Link: "eth0", MAC: mac, Address: addr,
+		},
 			lb.Question{Link: "eth0", MAC: askerMAC, Address: asker6})
 		for n := range byte(20) {
 			time.Sleep(2 * machineInterval)
@@ -119,11 +121,12 @@ func TestGatewayIsRemembered(t *testing.T) {
 	}
 }
 
-// TestDefenceAgainstBursts: another machine claims an address in bursts of five, once a second. A gateway and a machine that asked
-// send to us again within 100 ms of each burst. All others hear a defence every ten seconds (RFC 5227 section 2.4), and one after the
-// last burst. The other link hears nothing.
+// TestDefenceAgainstBursts: another machine claims an address in bursts of five, once a second. A gateway and a machine
+// that asked send to us again within 100 ms of each burst. All others hear a defence every ten seconds (RFC 5227
+// section 2.4), and one after the last burst. The other link hears nothing.
 //
-// Trap: the defence leaves after the first claim of a burst, the other four win, and what comes within ten seconds is dropped.
+// Trap: the defence leaves after the first claim of a burst, the other four win, and what comes within ten seconds is
+// dropped.
 func TestDefenceAgainstBursts(t *testing.T) {
 	const seconds = 35
 	third := lb.MAC{2, 0x53, 0, 0, 0, 4}
@@ -184,7 +187,8 @@ func TestDefenceAgainstBursts(t *testing.T) {
 			}
 			// The refresh goes out on both links.
 			refreshes := frames[strings.Replace(tt.all, "us", eth1.MAC.String(), 1)]
-			if all, one := frames[tt.all]-refreshes, frames[gateway]; all < 4 || all > 5 || one < seconds || one > seconds+1 || frames[asker] != one {
+			if all, one := frames[tt.all]-refreshes, frames[gateway]; all < 4 || all > 5 || one < seconds || one > seconds+1 ||
+				frames[asker] != one {
 				t.Errorf("%v: sent %v", tt.addr, frames)
 			}
 			if len(frames) > 4 || refreshes > 2 {
@@ -255,13 +259,14 @@ func twoOwners(t *testing.T) []struct {
 		answer, ofOurs []byte
 	}{
 		{ourAnnouncements[0], claim4(askerMAC), answer4(askerMAC), answer4(ourMAC)},
-		{ourAnnouncements[1], claim6(askerMAC), solicitedNA(t, ourMAC, askerMAC, askerMAC, true), solicitedNA(t, ourMAC, askerMAC, ourMAC, true)},
+		{ourAnnouncements[1], claim6(askerMAC), solicitedNA(t, ourMAC, askerMAC, askerMAC, true),
+			solicitedNA(t, ourMAC, askerMAC, ourMAC, true)},
 	}
 }
 
-// TestSecondOwner: a new owner checks once for a duplicate, when the move has settled, and again after a speaker's claim.
-// An answer is a conflict, with the MAC of any other machine, within ten seconds of the claim, and as long as answers
-// come. The answer of a stand-in has our own MAC, and is no conflict.
+// TestSecondOwner: a new owner checks once for a duplicate, when the move has settled, and again after a speaker's
+// claim. An answer is a conflict, with the MAC of any other machine, within ten seconds of the claim, and as long as
+// answers come. The answer of a stand-in has our own MAC, and is no conflict.
 func TestSecondOwner(t *testing.T) {
 	const conflict = "announced against 02:53:00:00:00:02"
 	for _, tt := range twoOwners(t) {
@@ -300,7 +305,8 @@ func TestSecondOwner(t *testing.T) {
 	}
 }
 
-// TestManyNewOwnersAsk: of a thousand new addresses no more than fifty a second are asked for, and some ten of them at once.
+// TestManyNewOwnersAsk: of a thousand new addresses no more than fifty a second are asked for, and some ten of them at
+// once.
 func TestManyNewOwnersAsk(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: announcing(manyAddresses(1000)), Speakers: speakers})
@@ -320,8 +326,8 @@ func TestManyNewOwnersAsk(t *testing.T) {
 	})
 }
 
-// TestLeftoverOwner: the kernel of another speaker's node has an address of ours, as what was left by keepalived: it never
-// announces the address, and answers for it.
+// TestLeftoverOwner: the kernel of another speaker's node has an address of ours, as what was left by keepalived: it
+// never announces the address, and answers for it.
 func TestLeftoverOwner(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		l.other.AddAddress("eth0", v4.String()+"/32", v6.String()+"/128")

@@ -26,13 +26,15 @@ var (
 	askerMAC = lb.MAC{0x02, 0x53, 0, 0, 0, 0x02}
 	otherMAC = lb.MAC{0x02, 0x53, 0, 0, 0, 0x03}
 
-	v4, v6           = netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("2001:db8::100")
-	foreign4         = netip.MustParseAddr("192.0.2.77")
-	foreign6         = netip.MustParseAddr("2001:db8::77")
-	asker4, asker6   = netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")
-	ourLinkLocal     = netip.MustParsePrefix("fe80::1/64")
-	eth0             = lb.Interface{Index: 2, Name: "eth0", MAC: ourMAC, Up: true, Prefixes: []netip.Prefix{ourLinkLocal}}
-	eth1             = lb.Interface{Index: 3, Name: "eth1", MAC: lb.MAC{0x02, 0x53, 0, 0, 0, 0x05}, Up: true, Prefixes: eth0.Prefixes}
+	v4, v6         = netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("2001:db8::100")
+	foreign4       = netip.MustParseAddr("192.0.2.77")
+	foreign6       = netip.MustParseAddr("2001:db8::77")
+	asker4, asker6 = netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")
+	ourLinkLocal   = netip.MustParsePrefix("fe80::1/64")
+	eth0           = lb.Interface{Index: 2, Name: "eth0", MAC: ourMAC, Up: true, Prefixes: []netip.Prefix{ourLinkLocal}}
+	eth1           = lb.Interface{
+		Index: 3, Name: "eth1", MAC: lb.MAC{0x02, 0x53, 0, 0, 0, 0x05}, Up: true, Prefixes: eth0.Prefixes,
+	}
 	ourAnnouncements = []lb.Announcement{{Address: v4}, {Address: v6}}
 )
 
@@ -45,7 +47,9 @@ func arpRequest(target netip.Addr, change func(*arp.Packet, *ethernet.Frame)) []
 	if err != nil {
 		panic(err)
 	}
-	f := &ethernet.Frame{Destination: ethernet.Broadcast, Source: askerMAC.HardwareAddr(), EtherType: ethernet.EtherTypeARP}
+	f := &ethernet.Frame{
+		Destination: ethernet.Broadcast, Source: askerMAC.HardwareAddr(), EtherType: ethernet.EtherTypeARP,
+	}
 	if change != nil {
 		change(p, f)
 	}
@@ -109,7 +113,8 @@ func icmpFrame(l *lb.Interface, dst lb.MAC, from, to netip.Addr, m ndp.Message) 
 	if err != nil {
 		panic(err)
 	}
-	packet := slices.Concat([]byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), unix.IPPROTO_ICMPV6, hopLimit}, from.AsSlice(), to.AsSlice(), icmp)
+	packet := slices.Concat([]byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), unix.IPPROTO_ICMPV6, hopLimit}, from.AsSlice(),
+		to.AsSlice(), icmp)
 	f := ethernet.Frame{
 		Destination: dst.HardwareAddr(), Source: l.MAC.HardwareAddr(), EtherType: ethernet.EtherTypeIPv6, Payload: packet,
 	}
@@ -148,7 +153,8 @@ func (s *solicitation) marshal() []byte {
 // testPort is a port on eth0 without wires, of a Responder that announces both addresses.
 func testPort() *linkPort {
 	r := newFakeLAN().responder()
-	r.table.Store(newTable(Desired{Announcements: announcing(ourAnnouncements)}, Desired{}, &addressTable{}, false, r.system.clock()))
+	r.table.Store(newTable(Desired{Announcements: announcing(ourAnnouncements)}, Desired{}, &addressTable{}, false,
+		r.system.clock()))
 	r.echo = keyedBy(1)
 	r.protocols[echoIndex] = r.echo.protocol()
 	p := &linkPort{r: r}
@@ -177,17 +183,23 @@ func arpTests() []frameTest {
 		{"probe", request(func(p *arp.Packet, _ *ethernet.Frame) { p.SenderIP = netip.IPv4Unspecified() }), answered},
 		{"other target", arpRequest(foreign4, nil), notOurs},
 		{"target 0.0.0.0", arpRequest(netip.IPv4Unspecified(), nil), notOurs},
-		{"reply of another", request(func(p *arp.Packet, _ *ethernet.Frame) { p.Operation = arp.OperationReply }), notRequest},
+		{"reply of another", request(func(p *arp.Packet, _ *ethernet.Frame) {
+			p.Operation = arp.OperationReply
+		}), notRequest},
 		{"RARP", request(func(p *arp.Packet, _ *ethernet.Frame) { p.Operation = 3 }), notRequest},
 		{"foreign gratuitous request", request(func(p *arp.Packet, _ *ethernet.Frame) { p.SenderIP = v4 }), claimed},
 		{"foreign gratuitous reply", request(func(p *arp.Packet, _ *ethernet.Frame) {
 			p.SenderIP, p.Operation = v4, arp.OperationReply
 		}), claimed},
 		{"own frame", request(func(_ *arp.Packet, f *ethernet.Frame) { f.Source = ourMAC.HardwareAddr() }), ownFrame},
-		{"to another station", request(func(_ *arp.Packet, f *ethernet.Frame) { f.Destination = otherMAC.HardwareAddr() }), notToUs},
+		{"to another station", request(func(_ *arp.Packet, f *ethernet.Frame) {
+			f.Destination = otherMAC.HardwareAddr()
+		}), notToUs},
 		{"VLAN", request(func(_ *arp.Packet, f *ethernet.Frame) { f.VLAN = &ethernet.VLAN{ID: 10} }), tagged},
 		{"priority tag", request(func(_ *arp.Packet, f *ethernet.Frame) { f.VLAN = &ethernet.VLAN{Priority: 5} }), tagged},
-		{"other protocol", request(func(_ *arp.Packet, f *ethernet.Frame) { f.EtherType = ethernet.EtherTypeIPv4 }), notRequest},
+		{"other protocol", request(func(_ *arp.Packet, f *ethernet.Frame) {
+			f.EtherType = ethernet.EtherTypeIPv4
+		}), notRequest},
 		{"nothing", nil, badLength},
 		{"half a header", whole[:10], badLength},
 		{"header only", whole[:ethernetLen], badLength},
@@ -196,9 +208,15 @@ func arpTests() []frameTest {
 		{"protocol type", raw(func(b []byte) { b[ethernetLen+3] = 1 }), badFormat},
 		{"hardware length", raw(func(b []byte) { b[ethernetLen+4] = 255 }), badFormat},
 		{"protocol length", raw(func(b []byte) { b[ethernetLen+5] = 16 }), badFormat},
-		{"sender without MAC", request(func(p *arp.Packet, _ *ethernet.Frame) { p.SenderHardwareAddr = make([]byte, 6) }), badSender},
-		{"sender is broadcast", request(func(p *arp.Packet, _ *ethernet.Frame) { p.SenderHardwareAddr = ethernet.Broadcast }), badSender},
-		{"sender is a group", request(func(p *arp.Packet, _ *ethernet.Frame) { p.SenderIP = netip.MustParseAddr("224.0.0.1") }), badSender},
+		{"sender without MAC", request(func(p *arp.Packet, _ *ethernet.Frame) {
+			p.SenderHardwareAddr = make([]byte, 6)
+		}), badSender},
+		{"sender is broadcast", request(func(p *arp.Packet, _ *ethernet.Frame) {
+			p.SenderHardwareAddr = ethernet.Broadcast
+		}), badSender},
+		{"sender is a group", request(func(p *arp.Packet, _ *ethernet.Frame) {
+			p.SenderIP = netip.MustParseAddr("224.0.0.1")
+		}), badSender},
 	}
 }
 
@@ -233,7 +251,9 @@ func ndpTests() []frameTest {
 		{"advertisement of another", na(v6, askerMAC, nil), claimed},
 		{"advertisement without MAC", na(v6, askerMAC, func(m *ndp.NeighborAdvertisement) { m.Options = nil }), claimed},
 		{"advertisement of a foreign address", na(foreign6, askerMAC, nil), notRequest},
-		{"solicited advertisement to all", na(v6, askerMAC, func(m *ndp.NeighborAdvertisement) { m.Solicited = true }), badFormat},
+		{"solicited advertisement to all", na(v6, askerMAC, func(m *ndp.NeighborAdvertisement) {
+			m.Solicited = true
+		}), badFormat},
 		{"advertisement of a group's MAC", na(v6, groupMAC(v6), nil), badOption},
 		{"UDP", request(func(s *solicitation) { s.header = 17 }), notRequest},
 		{"asked by the address itself", request(func(s *solicitation) { s.source = v6 }), claimed},
@@ -243,8 +263,12 @@ func ndpTests() []frameTest {
 		{"forwarded by a router", request(func(s *solicitation) { s.hopLimit = 254 }), badHopLimit},
 		{"hop limit 0", request(func(s *solicitation) { s.hopLimit = 0 }), badHopLimit},
 		{"checksum", request(func(s *solicitation) { s.icmp = func(b []byte) []byte { b[2]++; return b } }), badChecksum},
-		{"flipped bit", request(func(s *solicitation) { s.icmp = func(b []byte) []byte { b[20] ^= 1; return b } }), badChecksum},
-		{"code", request(func(s *solicitation) { s.fix, s.icmp = true, func(b []byte) []byte { b[1] = 1; return b } }), badFormat},
+		{"flipped bit", request(func(s *solicitation) {
+			s.icmp = func(b []byte) []byte { b[20] ^= 1; return b }
+		}), badChecksum},
+		{"code", request(func(s *solicitation) {
+			s.fix, s.icmp = true, func(b []byte) []byte { b[1] = 1; return b }
+		}), badFormat},
 		{"IP version", func() []byte { b := request(nil); b[ethernetLen] = 0x45; return b }(), badFormat},
 		{"nothing", nil, badLength},
 		{"half a header", whole[:13], badLength},
@@ -383,7 +407,9 @@ func TestNDPFilter(t *testing.T) {
 		{"for a neighbour", ns(near, nil), false},
 		{"advertisement of a neighbour", na(near, askerMAC, nil), false},
 		{"UDP", ns(v6, func(s *solicitation) { s.header = 17 }), false},
-		{"echo", ns(v6, func(s *solicitation) { s.fix, s.icmp = true, func(b []byte) []byte { b[0] = 128; return b } }), false},
+		{"echo", ns(v6, func(s *solicitation) {
+			s.fix, s.icmp = true, func(b []byte) []byte { b[0] = 128; return b }
+		}), false},
 	} {
 		if got := pass(tt.frame); got != tt.want {
 			t.Errorf("%s passes: %v", tt.name, got)
@@ -438,8 +464,8 @@ func TestFilterOfManyNetworks(t *testing.T) {
 	}
 }
 
-// TestFilterFollows: frames about each address pass as soon as it comes, and when nothing changes any more those about others do not. Most
-// that come beside others need no other filter.
+// TestFilterFollows: frames about each address pass as soon as it comes, and when nothing changes any more those about
+// others do not. Most that come beside others need no other filter.
 func TestFilterFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan, random := newFakeLAN(eth0), rand.New(rand.NewPCG(1, 2))
@@ -459,7 +485,8 @@ func TestFilterFollows(t *testing.T) {
 		}
 		for i := range uint32(500) {
 			near := 10<<24 + i
-			for _, a := range []netip.Addr{address4(near), address6(0, near), address4(random.Uint32N(1<<31) + 1), address6(uint64(random.IntN(3)), random.Uint32())} {
+			for _, a := range []netip.Addr{address4(near), address6(0, near), address4(random.Uint32N(1<<31) + 1),
+				address6(uint64(random.IntN(3)), random.Uint32())} {
 				if far := a != address4(near) && a != address6(0, near); far && i%50 > 0 {
 					continue
 				}

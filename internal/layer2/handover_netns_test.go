@@ -44,8 +44,9 @@ func TestNoQuestionIsLostInAMove(t *testing.T) {
 	})
 }
 
-// TestMoveOnPrivateVLAN: the ports of two nodes are isolated from each other, as on private VLANs: neither hears the other's ARP
-// and NDP. They move addresses to and fro by what they tell each other by key, and the far host gets answers at all times.
+// TestMoveOnPrivateVLAN: the ports of two nodes are isolated from each other, as on private VLANs: neither hears the
+// other's ARP and NDP. They move addresses to and fro by what they tell each other by key, and the far host gets
+// answers at all times.
 //
 // Trap: the former owner goes on to answer for a minute, beside the new one.
 func TestMoveOnPrivateVLAN(t *testing.T) {
@@ -129,7 +130,9 @@ func (l *lan) knowsOnly(owner *Responder) bool {
 func TestTwoOwnersBecomeOne(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		l.second.Set(l.here())
-		nstest.Until(t, within, "the owner that stays answers", func() bool { return l.ask(t, v4) != "" && l.ask(t, v6) != "" })
+		nstest.Until(t, within, "the owner that stays answers", func() bool {
+			return l.ask(t, v4) != "" && l.ask(t, v6) != ""
+		})
 		l.first.Set(l.here())
 		nstest.Until(t, within, "the other owner has announced itself too", func() bool { return l.knowsOnly(l.first) })
 		l.first.Set(l.elsewhere())
@@ -142,9 +145,14 @@ func TestTwoOwnersBecomeOne(t *testing.T) {
 func TestStandingIn(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		owner := lb.MACFrom(l.node.MAC("eth0"))
-		set := Desired{Announcements: announcing([]lb.Announcement{{Address: v4, MAC: owner}, {Address: v6, MAC: owner}}), Speakers: l.speakers()}
+		set := Desired{
+			Announcements: announcing([]lb.Announcement{{Address: v4, MAC: owner}, {Address: v6, MAC: owner}}),
+			Speakers:      l.speakers(),
+		}
 		l.second.Set(set)
-		nstest.Until(t, within, "answers with the owner's MAC", func() bool { return l.ask(t, v4) == owner.String() && l.ask(t, v6) == owner.String() })
+		nstest.Until(t, within, "answers with the owner's MAC", func() bool {
+			return l.ask(t, v4) == owner.String() && l.ask(t, v6) == owner.String()
+		})
 		// The owner's kernel serves the address, as with kube-proxy.
 		l.node.AddAddress("lo", v4.String()+"/32", v6.String()+"/128")
 		l.node.Sysctl("ipv4/conf/all/arp_ignore", "1")
@@ -192,7 +200,9 @@ func TestConflictWithARealHost(t *testing.T) {
 		}
 		n.far.Output("ip", "addr", "del", v4.String()+"/24", "dev", "eth0")
 		n.far.Output("ip", "addr", "del", v6.String()+"/64", "dev", "eth0")
-		nstest.Until(t, within, "answers once they are free", func() bool { return n.ask(t, v4) == n.mac() && n.ask(t, v6) == n.mac() })
+		nstest.Until(t, within, "answers once they are free", func() bool {
+			return n.ask(t, v4) == n.mac() && n.ask(t, v6) == n.mac()
+		})
 	})
 }
 
@@ -209,9 +219,11 @@ func TestKnock(t *testing.T) {
 			must(t, err)
 			t.Cleanup(func() { listener.Close() })
 		})
-		l.far.Output("nft", "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in tcp dport 82 drop; "+
+		l.far.Output("nft", "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet "+
+			"f in tcp dport 82 drop; "+
 			"add rule inet f in tcp dport 83 reject with icmpx port-unreachable")
-		l.node.Output("nft", "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in tcp flags syn,ack drop")
+		l.node.Output("nft", "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet "+
+			"f in tcp flags syn,ack drop")
 		for _, a := range []netip.Addr{v4, v6} {
 			for port, want := range map[uint16]Answer{80: Open, 81: Refused, 82: Silent, 83: Rejected} {
 				start := time.Now()
@@ -224,7 +236,8 @@ func TestKnock(t *testing.T) {
 		nstest.Until(t, within, "no half-open connection", func() bool {
 			return l.far.Output("ss", "-Htn", "state", "syn-recv") == ""
 		})
-		if got, err := l.first.Knock(t.Context(), us, mac, netip.MustParseAddrPort("203.0.113.1:80"), time.Second); err == nil {
+		if got, err := l.first.Knock(t.Context(), us, mac, netip.MustParseAddrPort("203.0.113.1:80"),
+			time.Second); err == nil {
 			t.Errorf("beyond the subnet: %q", got)
 		}
 	})
@@ -233,7 +246,8 @@ func TestKnock(t *testing.T) {
 // TestKnockParse: what is about other ports, other addresses, or cut short, is no answer.
 func TestKnockParse(t *testing.T) {
 	for _, addrs := range [][2]string{{"192.0.2.1", "192.0.2.9"}, {"2001:db8::1", "2001:db8::9"}} {
-		from, to := netip.AddrPortFrom(netip.MustParseAddr(addrs[0]), 40000), netip.AddrPortFrom(netip.MustParseAddr(addrs[1]), 80)
+		from, to := netip.AddrPortFrom(netip.MustParseAddr(addrs[0]), 40000),
+			netip.AddrPortFrom(netip.MustParseAddr(addrs[1]), 80)
 		k := portProbe{lb.Interface{}, lb.MAC{}, from, to, 0x0800, 1, 23, 20}
 		if to.Addr().Is6() {
 			k.etherType, k.icmpProtocol, k.offProtocol, k.ipLen = 0x86dd, 58, 20, ipv6.HeaderLen

@@ -24,7 +24,9 @@ type policer struct {
 }
 
 func newPolicer(learns func(frame []byte) netip.Addr) *policer {
-	return &policer{learns: learns, room: 500, last: time.Now(), start: time.Now(), knows: make(map[netip.Addr]time.Duration)}
+	return &policer{
+		learns: learns, room: 500, last: time.Now(), start: time.Now(), knows: make(map[netip.Addr]time.Duration),
+	}
 }
 
 func (p *policer) put(frame []byte) {
@@ -54,23 +56,26 @@ func announcedBy(frame []byte) netip.Addr {
 
 // gateways are routers of a link that ignore gratuitous ARP and unsolicited advertisements.
 var gateways = []lb.Neighbour{
-	{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC}, {Address: netip.MustParseAddr("fe80::254"), MAC: otherMAC},
+	{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC},
+	{Address: netip.MustParseAddr("fe80::254"), MAC: otherMAC},
 }
 
 // requestedBy returns the address from which a frame asks one of these gateways, which is what they learn from.
 func requestedBy(frame []byte) netip.Addr {
 	for i, proto := range protocols() {
-		if m, out := proto.parse(frame, otherMAC); out == answered && m.isUnicast && m.isQuestion() && m.target == gateways[i].Address {
+		if m, out := proto.parse(frame, otherMAC); out == answered && m.isUnicast && m.isQuestion() &&
+			m.target == gateways[i].Address {
 			return m.sender
 		}
 	}
 	return netip.Addr{}
 }
 
-// TestPolicedNeighbour: a router that polices ARP and Neighbor Discovery knows all addresses after some seconds, however many nodes
-// have taken them, and a thousand addresses of one node are not announced for longer than that.
+// TestPolicedNeighbour: a router that polices ARP and Neighbor Discovery knows all addresses after some seconds,
+// however many nodes have taken them, and a thousand addresses of one node are not announced for longer than that.
 //
-// Trap: all is announced and repeated within two seconds in the same order, so that it knows the last one after the refresh, a minute later.
+// Trap: all is announced and repeated within two seconds in the same order, so that it knows the last one after the
+// refresh, a minute later.
 func TestPolicedNeighbour(t *testing.T) {
 	for _, tt := range []struct {
 		owners, addresses int
@@ -80,7 +85,8 @@ func TestPolicedNeighbour(t *testing.T) {
 	}{
 		{1, 1000, 5 * time.Second, false}, {2, 1000, 5 * time.Second, false}, {8, 1000, 5 * time.Second, false},
 		{1, 10_000, 25 * time.Second, false}, {2, 10_000, 25 * time.Second, false}, {8, 10_000, 3 * time.Minute, false},
-		{1, 1000, 10 * time.Second, true}, {2, 1000, 10 * time.Second, true}, {8, 1000, time.Minute, true}, {8, 10_000, 10 * time.Minute, true},
+		{1, 1000, 10 * time.Second, true}, {2, 1000, 10 * time.Second, true}, {8, 1000, time.Minute, true},
+		{8, 10_000, 10 * time.Minute, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			router := newPolicer(announcedBy)
@@ -112,16 +118,18 @@ func TestPolicedNeighbour(t *testing.T) {
 			for _, at := range router.knows {
 				last = max(last, at)
 			}
-			t.Logf("%d owners, %d addresses, by requests %v: %d known, the last one after %v", tt.owners, tt.addresses, tt.requests, len(router.knows), last)
+			t.Logf("%d owners, %d addresses, by requests %v: %d known, the last one after %v", tt.owners, tt.addresses,
+				tt.requests, len(router.knows), last)
 			if len(router.knows) != tt.addresses {
-				t.Errorf("%d owners: the router knows %d of %d addresses after %v", tt.owners, len(router.knows), tt.addresses, tt.longest)
+				t.Errorf("%d owners: the router knows %d of %d addresses after %v", tt.owners, len(router.knows), tt.addresses,
+					tt.longest)
 			}
 		})
 	}
 }
 
-// TestRateOfALink: beyond the burst a link gets 500 frames a second, first announcements before repetitions, and each repetition has
-// its time. A flapping link gets no new burst.
+// TestRateOfALink: beyond the burst a link gets 500 frames a second, first announcements before repetitions, and each
+// repetition has its time. A flapping link gets no new burst.
 func TestRateOfALink(t *testing.T) {
 	const addresses = 3000
 	synctest.Test(t, func(t *testing.T) {
@@ -168,8 +176,8 @@ func TestRateOfALink(t *testing.T) {
 	})
 }
 
-// TestNearMachinesFirst: a gateway and a machine that asked hear of a new address by themselves before all others do, but not of so
-// many addresses that others would wait for that.
+// TestNearMachinesFirst: a gateway and a machine that asked hear of a new address by themselves before all others do,
+// but not of so many addresses that others would wait for that.
 func TestNearMachinesFirst(t *testing.T) {
 	gateway := lb.Neighbour{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC}
 	heard := func(lan *fakeLAN, d time.Duration) (got []string) {
@@ -209,7 +217,8 @@ func TestNearMachinesFirst(t *testing.T) {
 	})
 }
 
-// A wake-up that comes late on a busy node makes up for what it missed, but not for a pause, and never beyond what was due.
+// A wake-up that comes late on a busy node makes up for what it missed, but not for a pause, and never beyond what was
+// due.
 func TestLateWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
@@ -237,13 +246,14 @@ func TestLateWakeUp(t *testing.T) {
 	})
 }
 
-// What timers are late does not add up over the steps of a phase, for whose end a Service waits; nor do frames follow each other closely after a
-// delay.
+// What timers are late does not add up over the steps of a phase, for whose end a Service waits; nor do frames follow
+// each other closely after a delay.
 func TestLateTimers(t *testing.T) {
 	for _, tt := range []struct {
 		late time.Duration
 		want string
-	}{{0, "[0s 8ms 16ms 25ms]"}, {3 * time.Millisecond, "[3ms 14ms 22ms 31ms]"}, {11 * time.Millisecond, "[11ms 30ms 49ms 69ms]"}} {
+	}{{0, "[0s 8ms 16ms 25ms]"}, {3 * time.Millisecond, "[3ms 14ms 22ms 31ms]"},
+		{11 * time.Millisecond, "[11ms 30ms 49ms 69ms]"}} {
 		start := time.Unix(0, 0)
 		at := start
 		s := newSchedule(Timers{}.withDefaults(), &rateLimit{}, randomBetween)

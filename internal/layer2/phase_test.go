@@ -144,7 +144,8 @@ func dadBy(mac lb.MAC) []byte {
 // claim4 is a reply by a station that it has v4, claim6 an advertisement of v6.
 func claim4(mac lb.MAC) []byte {
 	return arpRequest(asker4, func(p *arp.Packet, f *ethernet.Frame) {
-		p.Operation, p.SenderIP, p.SenderHardwareAddr, f.Source = arp.OperationReply, v4, mac.HardwareAddr(), mac.HardwareAddr()
+		p.Operation, p.SenderIP = arp.OperationReply, v4
+		p.SenderHardwareAddr, f.Source = mac.HardwareAddr(), mac.HardwareAddr()
 	})
 }
 
@@ -174,10 +175,11 @@ func TestNewAddressIsProbed(t *testing.T) {
 	})
 }
 
-// TestAddressComesBack: an address that was ours and had no owner since is announced after one probe, and left to a machine that answers that. After a
-// minute, another owner or a conflict it is new.
+// TestAddressComesBack: an address that was ours and had no owner since is announced after one probe, and left to a
+// machine that answers that. After a minute, another owner or a conflict it is new.
 func TestAddressComesBack(t *testing.T) {
-	one, none := Desired{Announcements: announcing(bothFamilies(probed)[:1]), Owners: lb.MapOf(map[netip.Addr]string{v4: "w1"})}, Desired{}
+	one, none := Desired{Announcements: announcing(bothFamilies(probed)[:1]),
+		Owners: lb.MapOf(map[netip.Addr]string{v4: "w1"})}, Desired{}
 	elsewhere := Desired{Owners: lb.MapOf(map[netip.Addr]string{v4: "w2"})}
 	full := []string{"0s ARP 1", "8ms ARP 1", "16ms ARP 1", "25ms ARP 1"}
 	for _, tt := range []struct {
@@ -234,7 +236,8 @@ func TestConflictWhileProbing(t *testing.T) {
 		want   string
 	}{
 		{"an answer", [familyCount][]byte{claim4(otherMAC), claim6(otherMAC)}, "probing against 02:53:00:00:00:03"},
-		{"who probes at the same time", [familyCount][]byte{arpProbeBy(otherMAC), dadBy(otherMAC)}, "probing against 02:53:00:00:00:03"},
+		{"who probes at the same time", [familyCount][]byte{arpProbeBy(otherMAC), dadBy(otherMAC)},
+			"probing against 02:53:00:00:00:03"},
 		{"an answer of a speaker", [familyCount][]byte{claim4(askerMAC), claim6(askerMAC)}, "probing"},
 		{"a probe of a speaker", [familyCount][]byte{arpProbeBy(askerMAC), dadBy(askerMAC)}, "probing"},
 	} {
@@ -265,8 +268,9 @@ func TestConflictWhileProbing(t *testing.T) {
 	}
 }
 
-// TestLateAnswer: who answers our probes within a second of the address becoming ours keeps it. Nothing else makes us leave it: what
-// a machine tells all is defended, and it is asked; nor does anything later, or against an address that was not probed.
+// TestLateAnswer: who answers our probes within a second of the address becoming ours keeps it. Nothing else makes us
+// leave it: what a machine tells all is defended, and it is asked; nor does anything later, or against an address that
+// was not probed.
 //
 // Trap: one forged packet takes an address.
 func TestLateAnswer(t *testing.T) {
@@ -292,7 +296,8 @@ func TestLateAnswer(t *testing.T) {
 		} {
 			t.Run(family+" "+tt.name, func(t *testing.T) {
 				runPlay(t, nil, func(p *play) {
-					p.settle(Desired{Announcements: announcing([]lb.Announcement{{Address: []netip.Addr{v4, v6}[i], Probe: !tt.unasked}})}, during+tt.after)
+					p.settle(Desired{Announcements: announcing([]lb.Announcement{{Address: []netip.Addr{v4, v6}[i],
+						Probe: !tt.unasked}})}, during+tt.after)
 					asked := 0
 					for _, f := range tt.frames {
 						p.lan.conn("eth0", p.protocols[i]).in <- f
@@ -330,8 +335,8 @@ func TestLateAnswer(t *testing.T) {
 	})
 }
 
-// TestConflictOnOneLink: an address that a machine of one link has is announced on the other link meanwhile, also while it is
-// handed over; where it is free again it is announced too.
+// TestConflictOnOneLink: an address that a machine of one link has is announced on the other link meanwhile, also while
+// it is handed over; where it is free again it is announced too.
 func TestConflictOnOneLink(t *testing.T) {
 	expect := func(p *play, when, on0, on1 string) {
 		t.Helper()
@@ -409,7 +414,8 @@ func TestDefence(t *testing.T) {
 		time.Sleep(62 * time.Second)
 		p.expectIs("when it is long gone", "announced")
 		if p.changes.Load() != 2 || p.counters.conflicts[0].Load() != 20 || p.counters.repairs[repairConflict].Load() != 3 {
-			t.Errorf("reported %d times, %d claims counted, %d defences", p.changes.Load(), p.counters.conflicts[0].Load(), p.counters.repairs[repairConflict].Load())
+			t.Errorf("reported %d times, %d claims counted, %d defences", p.changes.Load(), p.counters.conflicts[0].Load(),
+				p.counters.repairs[repairConflict].Load())
 		}
 	})
 }
@@ -418,7 +424,9 @@ func TestDefence(t *testing.T) {
 // for as long as that is heard; only then the other one is reported.
 func TestManyClaim(t *testing.T) {
 	third := lb.MAC{2, 0x53, 0, 0, 0, 4}
-	for name, announcements := range map[string][]lb.Announcement{"announced": ourAnnouncements[:1], "probed": bothFamilies(probed)[:1]} {
+	for name, announcements := range map[string][]lb.Announcement{
+		"announced": ourAnnouncements[:1], "probed": bothFamilies(probed)[:1],
+	} {
 		runPlay(t, nil, func(p *play) {
 			p.Set(Desired{Announcements: announcing(announcements), Speakers: speakers})
 			synctest.Wait()
@@ -465,8 +473,15 @@ func TestHandover(t *testing.T) {
 		{"the other speaker announces late", func(p *play) { wait(50 * time.Second)(p); p.put(claim4(askerMAC)) }, "v6"},
 		{"the other speaker announces", func(p *play) { p.put(claim4(askerMAC)); p.put(claim6(askerMAC)) }, ""},
 		{"one family is announced", func(p *play) { p.put(claim6(askerMAC)) }, "v4"},
-		{"a machine that is not ours claims", func(p *play) { wait(4 * time.Second)(p); p.put(claim4(otherMAC)); p.put(claim6(otherMAC)) }, "v4 v6"},
-		{"a machine claims for this node's MAC", func(p *play) { p.put(sentBy(otherMAC, claim4(ourMAC))); p.put(sentBy(otherMAC, claim6(ourMAC))) }, "v4 v6"},
+		{"a machine that is not ours claims", func(p *play) {
+			wait(4 * time.Second)(p)
+			p.put(claim4(otherMAC))
+			p.put(claim6(otherMAC))
+		}, "v4 v6"},
+		{"a machine claims for this node's MAC", func(p *play) {
+			p.put(sentBy(otherMAC, claim4(ourMAC)))
+			p.put(sentBy(otherMAC, claim6(ourMAC)))
+		}, "v4 v6"},
 		{"the other speaker says that it has one", func(p *play) { p.Owned([]netip.Addr{v4, foreign4}) }, "v6"},
 		{"the other speaker says that it has both", func(p *play) { p.Owned([]netip.Addr{v4, v6}) }, ""},
 		{"set again", func(p *play) { p.Set(gone); p.Kick() }, "v4 v6"},
@@ -513,8 +528,8 @@ func TestHandoverIsQuiet(t *testing.T) {
 	})
 }
 
-// TestLeftToUs: when a former owner leaves an address to this node by key, all neighbours hear it again. Whoever sends a frame
-// with a speaker's MAC causes nothing but an answer.
+// TestLeftToUs: when a former owner leaves an address to this node by key, all neighbours hear it again. Whoever sends
+// a frame with a speaker's MAC causes nothing but an answer.
 //
 // Trap: a host of the LAN that forges a speaker's probes makes the owner announce without end.
 func TestLeftToUs(t *testing.T) {
@@ -574,14 +589,18 @@ func TestOwns(t *testing.T) {
 		owns(p, "with a new lease", true)
 		p.Set(Desired{Yield: lb.SetOf(v4), Speakers: speakers})
 		owns(p, "while it is handed over", false)
-		p.settle(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC })[:1]), Speakers: speakers}, time.Second)
+		p.settle(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) {
+			a.MAC = askerMAC
+		})[:1]), Speakers: speakers}, time.Second)
 		owns(p, "as a stand-in", false)
 	})
 }
 
 // TestStanding: a stand-in answers questions and announces nothing.
 func TestStanding(t *testing.T) {
-	standIn := Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = askerMAC })), Speakers: speakers}
+	standIn := Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) {
+		a.MAC = askerMAC
+	})), Speakers: speakers}
 	runPlay(t, nil, func(p *play) {
 		p.Set(standIn)
 		if got := sentFor(p.lan, 2*time.Minute); got != nil {
@@ -603,8 +622,8 @@ func TestStanding(t *testing.T) {
 	})
 }
 
-// TestOffered: a node whose plan does not come answers for its addresses for as long as no other speaker announces them, and says
-// nothing of its own accord. A foreign machine takes none of them. Its next plan is obeyed as ever.
+// TestOffered: a node whose plan does not come answers for its addresses for as long as no other speaker announces
+// them, and says nothing of its own accord. A foreign machine takes none of them. Its next plan is obeyed as ever.
 func TestOffered(t *testing.T) {
 	desired := Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}
 	runPlay(t, nil, func(p *play) {
@@ -632,7 +651,9 @@ func TestOffered(t *testing.T) {
 		p.expect("by that plan", "v4 v6")
 	})
 	runPlay(t, nil, func(p *play) {
-		p.settle(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) { a.MAC = otherMAC })), Speakers: speakers}, time.Second)
+		p.settle(Desired{Announcements: announcing(bothFamilies(func(a *lb.Announcement) {
+			a.MAC = otherMAC
+		})), Speakers: speakers}, time.Second)
 		p.Offer()
 		p.expect("as stand-in", "v4 v6")
 		p.put(claim4(askerMAC))

@@ -47,10 +47,12 @@ func TestAsk(t *testing.T) {
 
 		ctx := t.Context()
 		expectAnswers(t, "a Responder", l.first.Ask(ctx, both(owner, v4, v6), patience), 3, 3)
-		expectAnswers(t, "a Responder, without an address of the subnet", l.first.Ask(ctx, []lb.Question{{Link: "eth0", MAC: owner, Address: outside}}, patience), 3)
+		expectAnswers(t, "a Responder, without an address of the subnet",
+			l.first.Ask(ctx, []lb.Question{{Link: "eth0", MAC: owner, Address: outside}}, patience), 3)
 		expectAnswers(t, "a kernel", l.first.Ask(ctx, both(far, asker4, asker6), patience), 3, 3)
-		expectAnswers(t, "a kernel, at its link-local address", l.first.Ask(ctx, []lb.Question{{Link: "eth0", MAC: far, Address: netip.MustParseAddr("fe80::2")}},
-			patience), 3)
+		expectAnswers(t, "a kernel, at its link-local address",
+			l.first.Ask(ctx, []lb.Question{{Link: "eth0", MAC: far, Address: netip.MustParseAddr("fe80::2")}},
+				patience), 3)
 
 		echoes := both(owner, v4, v6)
 		echoes[0].Echo, echoes[1].Echo = true, true
@@ -104,7 +106,8 @@ func TestAskBesideAPort(t *testing.T) {
 		expectAnswers(t, "beside a port", l.first.Ask(t.Context(), both(owner, v4, v6), patience), 3, 3)
 		far := lb.MACFrom(l.far.MAC("eth0"))
 		foreign := l.first.Foreign("eth0", 8)
-		if len(foreign) != 2 || foreign[0] != (lb.Question{Link: "eth0", MAC: far, Address: asker4}) || foreign[1].MAC != far || !foreign[1].Address.Is6() {
+		if len(foreign) != 2 || foreign[0] != (lb.Question{Link: "eth0", MAC: far, Address: asker4}) ||
+			foreign[1].MAC != far || !foreign[1].Address.Is6() {
 			t.Errorf("the far host, which asked, is known as %v", foreign)
 		}
 		expectAnswers(t, "who asked", l.first.Ask(t.Context(), foreign, patience), 3, 3)
@@ -158,8 +161,8 @@ func TestAskManyAtOnce(t *testing.T) {
 	})
 }
 
-// TestAskersOfOthersAddresses: a node that announces nothing learns from a host's question for an address of another node,
-// which is dead, that the host is there. It does not learn that from a question for an address without an owner.
+// TestAskersOfOthersAddresses: a node that announces nothing learns from a host's question for an address of another
+// node, which is dead, that the host is there. It does not learn that from a question for an address without an owner.
 func TestAskersOfOthersAddresses(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		d := l.elsewhere()
@@ -182,12 +185,14 @@ func TestAskersOfOthersAddresses(t *testing.T) {
 		// A card or a switch that knows groups passes IPv6 questions to those who joined.
 		nstest.Until(t, within, "in the group of the dead node's address", func() bool { return member(t, l.realNetwork) })
 		l.first.Set(l.elsewhere())
-		nstest.Until(t, within, "not in it any more, once the address is gone", func() bool { return !member(t, l.realNetwork) })
+		nstest.Until(t, within, "not in it any more, once the address is gone", func() bool {
+			return !member(t, l.realNetwork)
+		})
 	})
 }
 
-// TestWhoHas with real kernels: the speaker that announces an address answers; with a foreign machine in conflict both do; none
-// answers for an address that no machine has.
+// TestWhoHas with real kernels: the speaker that announces an address answers; with a foreign machine in conflict both
+// do; none answers for an address that no machine has.
 func TestWhoHas(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		l.second.Set(l.here())
@@ -199,7 +204,9 @@ func TestWhoHas(t *testing.T) {
 			for _, a := range addrs {
 				nstest.Until(t, within, fmt.Sprintf("%s at %v", a, want), func() bool {
 					got, err := l.first.WhoHas(t.Context(), us, a, 300*time.Millisecond)
-					return err == nil && len(got) == len(want) && !slices.ContainsFunc(want, func(mac lb.MAC) bool { return !got[mac] })
+					return err == nil && len(got) == len(want) && !slices.ContainsFunc(want, func(mac lb.MAC) bool {
+						return !got[mac]
+					})
 				})
 			}
 		}

@@ -91,7 +91,10 @@ func TestWhatCountsAsAnswer(t *testing.T) {
 			proto, addr = protocols()[1], v6
 		}
 		a := &openQuestion{}
-		in := &inquiry{r: newFakeLAN().responder(), speakers: speakers, questions: map[lb.Question]*openQuestion{{Link: "eth0", MAC: tt.asked, Address: addr}: a}}
+		in := &inquiry{
+			r: newFakeLAN().responder(), speakers: speakers,
+			questions: map[lb.Question]*openQuestion{{Link: "eth0", MAC: tt.asked, Address: addr}: a},
+		}
 		in.countAnswer(&tap{socket: socket{link: eth0, proto: proto}}, tt.frame)
 		if counted := a.answers == 1; counted != tt.count {
 			t.Errorf("%s counts: %v", tt.name, counted)
@@ -146,7 +149,8 @@ func describe(frame []byte) string {
 		return err.Error()
 	}
 	mac := func(m []byte) string {
-		return strings.NewReplacer(ourMAC.String(), "us", askerMAC.String(), "asker", "ff:ff:ff:ff:ff:ff", "all").Replace(lb.MACFrom(m).String())
+		return strings.NewReplacer(ourMAC.String(), "us", askerMAC.String(), "asker", "ff:ff:ff:ff:ff:ff",
+			"all").Replace(lb.MACFrom(m).String())
 	}
 	head := fmt.Sprintf("%s>%s ", mac(f.Source), mac(f.Destination))
 	if f.EtherType == ethernet.EtherTypeARP {
@@ -158,7 +162,8 @@ func describe(frame []byte) string {
 			p.SenderIP, mac(p.SenderHardwareAddr), p.TargetIP, mac(p.TargetHardwareAddr))
 	}
 	if f.EtherType == etherTypeEcho {
-		return head + fmt.Sprintf("echo %d %x %s", frame[offKind], nonceOf(frame), netip.AddrFrom16([16]byte(frame[offAddress:offTag])).Unmap())
+		return head + fmt.Sprintf("echo %d %x %s", frame[offKind], nonceOf(frame),
+			netip.AddrFrom16([16]byte(frame[offAddress:offTag])).Unmap())
 	}
 	from, _ := netip.AddrFromSlice(f.Payload[8:24])
 	to, _ := netip.AddrFromSlice(f.Payload[24:40])
@@ -170,7 +175,8 @@ func describe(frame []byte) string {
 		return "bad checksum"
 	}
 	if ns, ok := m.(*ndp.NeighborSolicitation); ok {
-		return head + fmt.Sprintf("%s > %s hop limit %d NS %s options %d", from, to, f.Payload[7], ns.TargetAddress, len(ns.Options))
+		return head + fmt.Sprintf("%s > %s hop limit %d NS %s options %d", from, to, f.Payload[7], ns.TargetAddress,
+			len(ns.Options))
 	}
 	na := m.(*ndp.NeighborAdvertisement)
 	return head + fmt.Sprintf("%s > %s hop limit %d NA %s R=%t S=%t O=%t lla %s", from, to, f.Payload[7],
@@ -223,7 +229,8 @@ func TestAnswer(t *testing.T) {
 // A stand-in answers with the MAC of the owner whose speaker is down, in frames from its own MAC.
 func TestAnswerInStead(t *testing.T) {
 	p := testPort()
-	p.r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: v4, MAC: otherMAC}, {Address: v6, MAC: otherMAC}})})
+	p.r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: v4, MAC: otherMAC},
+		{Address: v6, MAC: otherMAC}})})
 	for i, want := range []string{
 		"us>asker ARP 2 192.0.2.100 02:53:00:00:00:03 > 192.0.2.2 asker",
 		"us>asker fe80::1 > 2001:db8::2 hop limit 255 NA 2001:db8::100 R=false S=true O=true lla 02:53:00:00:00:03",
@@ -238,13 +245,15 @@ func TestAnswerInStead(t *testing.T) {
 func TestFramesToAll(t *testing.T) {
 	var got []string
 	for i, addr := range []netip.Addr{v4, v6} {
-		got = append(got, describe(protocols()[i].probe(&eth0, addr)), describe(protocols()[i].question(&eth0, lb.MAC{}, addr)))
+		got = append(got, describe(protocols()[i].probe(&eth0, addr)),
+			describe(protocols()[i].question(&eth0, lb.MAC{}, addr)))
 		asker := machine{addr: []netip.Addr{asker4, asker6}[i], mac: askerMAC}
 		for turn, to := range []*machine{nil, nil, nil, &asker} {
 			got = append(got, describe(protocols()[i].announce(&eth0, addr, turn, to)))
 		}
 	}
-	request, reply := "us>all ARP 1 192.0.2.100 us > 192.0.2.100 00:00:00:00:00:00", "us>all ARP 2 192.0.2.100 us > 192.0.2.100 us"
+	request, reply := "us>all ARP 1 192.0.2.100 us > 192.0.2.100 00:00:00:00:00:00",
+		"us>all ARP 2 192.0.2.100 us > 192.0.2.100 us"
 	na := "us>33:33:00:00:00:01 fe80::1 > ff02::1 hop limit 255 NA 2001:db8::100 R=false S=false O=true lla us"
 	want := []string{
 		"us>all ARP 1 0.0.0.0 us > 192.0.2.100 00:00:00:00:00:00", "us>all ARP 1 0.0.0.0 us > 192.0.2.100 00:00:00:00:00:00",

@@ -75,7 +75,9 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%d sockets more", lan.opened-opened)
 		}
 		step("it fails in vain", nil, 3, func() { refuse("eth0") })
-		step("announced by the sockets that it has", nil, 3, func() { r.Set(Desired{Announcements: announcing(ourAnnouncements)}) })
+		step("announced by the sockets that it has", nil, 3, func() {
+			r.Set(Desired{Announcements: announcing(ourAnnouncements)})
+		})
 		step("the link is gone", nil, 3, func() { lan.set() })
 		step("another link is there", []string{refusal}, 4, func() {
 			other := eth0
@@ -133,12 +135,13 @@ func TestStuckLink(t *testing.T) {
 	}, eth1)
 }
 
-// TestStuckLinkIsReal: the same with a queue of the kernel that hardly moves. The bound is far above the time on an idle machine and far
-// below the time that blocked writes take.
+// TestStuckLinkIsReal: the same with a queue of the kernel that hardly moves. The bound is far above the time on an
+// idle machine and far below the time that blocked writes take.
 func TestStuckLinkIsReal(t *testing.T) {
 	besideHost(t, func(t *testing.T, n *realNetwork) {
 		nstest.Veth(t, n.node, "eth1", n.far, "eth1")
-		n.node.Output("tc", "qdisc", "add", "dev", "eth1", "root", "tbf", "rate", "8bit", "burst", "2000", "limit", "100000000")
+		n.node.Output("tc", "qdisc", "add", "dev", "eth1", "root", "tbf", "rate", "8bit", "burst", "2000", "limit",
+			"100000000")
 		r := realResponder(t)
 		seen := make(map[netip.Addr]bool)
 		done := make(chan struct{})

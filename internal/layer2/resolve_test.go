@@ -48,7 +48,8 @@ func testResolve(t *testing.T) {
 	}
 	expect("answer for what stayed", v6, n.mac())
 
-	r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: v4, Links: []string{"eth9"}}, {Address: v6, Links: []string{"eth0"}}})})
+	r.Set(Desired{Announcements: announcing([]lb.Announcement{{Address: v4, Links: []string{"eth9"}},
+		{Address: v6, Links: []string{"eth0"}}})})
 	expect("silence on a link not named", v4, "")
 	expect("answer on the link named", v6, n.mac())
 
@@ -159,7 +160,8 @@ func TestTakeoverInAnyState(t *testing.T) {
 		// Its own questions must not resolve the address.
 		n.neigh("retrans_time_ms", "600000")
 		r := realResponder(t)
-		states := []int{netlink.NUD_INCOMPLETE, netlink.NUD_REACHABLE, netlink.NUD_STALE, netlink.NUD_DELAY, netlink.NUD_PROBE}
+		states := []int{netlink.NUD_INCOMPLETE, netlink.NUD_REACHABLE, netlink.NUD_STALE, netlink.NUD_DELAY,
+			netlink.NUD_PROBE}
 		// before makes an entry with another MAC or none; earlier announcements may still arrive.
 		before := func(state int, addr netip.Addr) bool {
 			forget(n.far, addr)
@@ -167,7 +169,8 @@ func TestTakeoverInAnyState(t *testing.T) {
 				n.far.Send(addr) // no answer
 			} else {
 				must(t, n.far.Netlink().NeighSet(&netlink.Neigh{
-					LinkIndex: n.far.Link("eth0").Attrs().Index, IP: addr.AsSlice(), HardwareAddr: askerMAC.HardwareAddr(), State: state,
+					LinkIndex: n.far.Link("eth0").Attrs().Index, IP: addr.AsSlice(), HardwareAddr: askerMAC.HardwareAddr(),
+					State: state,
 				}))
 			}
 			_, mac := n.far.Neighbor("eth0", addr)
@@ -227,7 +230,9 @@ func TestDuplicateAddressDetection(t *testing.T) {
 		r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 		nstest.Until(t, within, "answer", func() bool { return n.ask(t, v4) != "" && n.ask(t, v6) != "" })
 		// An announcement would reveal the duplicate, too.
-		nstest.Until(t, within, "all announcements are made", func() bool { return r.counters.announcements[1][sent].Load() >= 2 })
+		nstest.Until(t, within, "all announcements are made", func() bool {
+			return r.counters.announcements[1][sent].Load() >= 2
+		})
 
 		eth := n.far.Link("eth0")
 		must(t, n.far.Netlink().AddrAdd(eth, &netlink.Addr{
@@ -249,7 +254,8 @@ func TestDuplicateAddressDetection(t *testing.T) {
 		watch(t, n.far, arpProtocol(), func(frame []byte) {
 			// The far kernel's own requests have a sender address, which is the reply's target address.
 			var p arp.Packet
-			if p.UnmarshalBinary(frame[ethernetLen:]) == nil && p.Operation == arp.OperationReply && p.SenderIP == v4 && p.TargetIP.IsUnspecified() {
+			if p.UnmarshalBinary(frame[ethernetLen:]) == nil && p.Operation == arp.OperationReply && p.SenderIP == v4 &&
+				p.TargetIP.IsUnspecified() {
 				select {
 				case owner <- p.SenderHardwareAddr.String():
 				default:

@@ -41,7 +41,8 @@ func TestState(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		group := func(index int) groupMembership { return groupMembership{index, addr("ff02::1:ff00:100")} }
-		if diff := cmp.Diff(map[string]bool{group(2).String(): true, group(3).String(): true}, joined(p.Responder)); diff != "" {
+		if diff := cmp.Diff(map[string]bool{group(2).String(): true, group(3).String(): true},
+			joined(p.Responder)); diff != "" {
 			t.Errorf("groups (-want +got):\n%s", diff)
 		}
 	}, eth1, pods, lb.Interface{Index: 5, Name: "eth5"})
@@ -99,7 +100,8 @@ func joined(r *Responder) map[string]bool {
 type otherKind struct{}
 
 func (otherKind) desc() *prometheus.Desc {
-	return prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "other"})
+	return prometheus.NewDesc("holdfast_repairs_total", "Repairs of drift, by kind.", nil,
+		prometheus.Labels{"kind": "other"})
 }
 
 func (o otherKind) Describe(ch chan<- *prometheus.Desc) { ch <- o.desc() }
@@ -207,9 +209,9 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// TestDrainedThenPoweredOff: a node with 10,000 addresses is drained, and powered off as soon as it has handed over the last of
-// them. Speakers do not hear each other's frames, as on a private VLAN, and ask as the speaker does. A neighbour that asks
-// nothing of its own accord then knows the new owner of each address.
+// TestDrainedThenPoweredOff: a node with 10,000 addresses is drained, and powered off as soon as it has handed over the
+// last of them. Speakers do not hear each other's frames, as on a private VLAN, and ask as the speaker does. A
+// neighbour that asks nothing of its own accord then knows the new owner of each address.
 func TestDrainedThenPoweredOff(t *testing.T) {
 	const addresses, perQuestion, every = 10_000, 2048, 200 * time.Millisecond
 	other := eth0
@@ -259,7 +261,8 @@ func TestDrainedThenPoweredOff(t *testing.T) {
 			}
 		}
 		if unheard := former.counters.handovers[handoverUnheard].Load(); len(known) != addresses || unheard != 0 {
-			t.Errorf("the neighbour knows %d new owners of %d; %d addresses were left without one", len(known), addresses, unheard)
+			t.Errorf("the neighbour knows %d new owners of %d; %d addresses were left without one", len(known), addresses,
+				unheard)
 		}
 	})
 }

@@ -55,7 +55,8 @@ func TestAnnounceTimes(t *testing.T) {
 			}
 		})
 		runPlay(t, nil, func(p *play) {
-			p.settle(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr, Probe: true}})}, p.config.Timers.AnnounceWait-time.Millisecond)
+			p.settle(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr, Probe: true}})},
+				p.config.Timers.AnnounceWait-time.Millisecond)
 			odd, even := tt.frames[0], tt.frames[len(tt.frames)-1]
 			// The question who else has it comes after 5 s.
 			want := []string{"1ms " + odd, "2.001s " + even, "5.201s " + odd, "8.001s " + odd, "32.001s " + even}
@@ -90,7 +91,8 @@ func TestRefresh(t *testing.T) {
 			}
 			at, err := time.ParseDuration(strings.Fields(line)[0])
 			must(t, err)
-			if gap := at - last; last > 0 && (gap < r.config.Timers.RefreshMin || gap > r.config.Timers.RefreshMax+refreshBatch+time.Millisecond) {
+			if gap := at - last; last > 0 &&
+				(gap < r.config.Timers.RefreshMin || gap > r.config.Timers.RefreshMax+refreshBatch+time.Millisecond) {
 				t.Errorf("%v between two announcements", gap)
 			} else if last > 0 {
 				gaps[gap] = true
@@ -103,7 +105,8 @@ func TestRefresh(t *testing.T) {
 	})
 }
 
-// In quiet times a link gets 50 announcements a second at most, and every address its turn. Few addresses keep their pace.
+// In quiet times a link gets 50 announcements a second at most, and every address its turn. Few addresses keep their
+// pace.
 //
 // Trap: 10,000 dual-stack addresses make some hundred broadcasts a second to every host, for ever.
 func TestRefreshOfMany(t *testing.T) {
@@ -141,12 +144,14 @@ func TestRefreshOfMany(t *testing.T) {
 		}
 		perSecond := float64(sent) / (2 * longest).Seconds()
 		if perSecond > 1.1*float64(tt.maxPerSecond) || len(last) < tt.addresses {
-			t.Errorf("%d addresses: %.1f a second, want %d; %d had their turn", tt.addresses, perSecond, tt.maxPerSecond, len(last))
+			t.Errorf("%d addresses: %.1f a second, want %d; %d had their turn", tt.addresses, perSecond, tt.maxPerSecond,
+				len(last))
 		}
 	}
 }
 
-// Later announcements wake the process five times a second at most, however many addresses there are, and fall behind by no more than that.
+// Later announcements wake the process five times a second at most, however many addresses there are, and fall behind
+// by no more than that.
 func TestRefreshTogether(t *testing.T) {
 	timers := Timers{}.withDefaults()
 	at := time.Unix(0, 0)
@@ -332,7 +337,8 @@ func TestOpenFails(t *testing.T) {
 			t.Errorf("on the link beside it %v are sent", got)
 		}
 		sentFor(lan, 5*time.Second)
-		if s := r.State(); !slices.Equal(s.Links, []string{"eth1"}) || len(s.Addresses) != 2 || !slices.Equal(s.Addresses[0].Links, s.Links) {
+		if s := r.State(); !slices.Equal(s.Links, []string{"eth1"}) || len(s.Addresses) != 2 ||
+			!slices.Equal(s.Addresses[0].Links, s.Links) {
 			t.Errorf("state is %+v", s)
 		}
 		lan.mu.Lock()
@@ -414,8 +420,8 @@ func TestRemovedBeforeSync(t *testing.T) {
 	}
 }
 
-// TestBondFailsOver: when another member of a bond becomes active, which has the bond's MAC, one address is announced, so
-// that the switch sends to its port.
+// TestBondFailsOver: when another member of a bond becomes active, which has the bond's MAC, one address is announced,
+// so that the switch sends to its port.
 func TestBondFailsOver(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		bond := eth0

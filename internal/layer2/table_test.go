@@ -31,7 +31,9 @@ func TestTable(t *testing.T) {
 		for step := range 300 {
 			at = at.Add(time.Duration(r.IntN(30)) * time.Second)
 			a := netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(40))})
-			one := &lb.Announcement{Address: a, Links: [][]string{nil, {"eth0"}, {"eth1", "eth0"}}[r.IntN(3)], Probe: r.IntN(2) == 0}
+			one := &lb.Announcement{
+				Address: a, Links: [][]string{nil, {"eth0"}, {"eth1", "eth0"}}[r.IntN(3)], Probe: r.IntN(2) == 0,
+			}
 			if r.IntN(4) == 0 {
 				one.MAC = otherMAC
 			}
@@ -51,7 +53,10 @@ func TestTable(t *testing.T) {
 					e.transition(handingOver, released)
 				}
 			}
-			whole := &addressTable{desired: old.desired, entries: old.entries, linkUses: old.linkUses, releasedAt: old.releasedAt, handovers: old.handovers}
+			whole := &addressTable{
+				desired: old.desired, entries: old.entries, linkUses: old.linkUses, releasedAt: old.releasedAt,
+				handovers: old.handovers,
+			}
 			whole.isOffered.Store(true)
 			next := newTable(d, before, old, false, at)
 			if got, want := next.text(old), newTable(d, Desired{}, whole, false, at).text(old); !reflect.DeepEqual(got, want) {

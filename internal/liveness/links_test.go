@@ -387,12 +387,14 @@ func TestLinkProblems(t *testing.T) {
 	expectProblem("a link without carrier is no silent one", "")
 	n.setUp(true)
 	n.forward(false)
-	expectProblem("blocked", "LinkSilent: node w1 receives no answers on eth1 although the link is up; other nodes announce there")
+	expectProblem("blocked",
+		"LinkSilent: node w1 receives no answers on eth1 although the link is up; other nodes announce there")
 	n.forward(true)
 	before := n.changes
 	n.pass(linkInterval)
-	expectProblem("forwards", "LinkSilent: node w1 leaves links that returned to other nodes until machines have answered there "+
-		"for the time in brackets: eth1 (10s)")
+	expectProblem("forwards",
+		"LinkSilent: node w1 leaves links that returned to other nodes until machines have answered there "+
+			"for the time in brackets: eth1 (10s)")
 	if n.changes == before {
 		t.Error("the new text is not published")
 	}
@@ -493,8 +495,8 @@ func testCablePulled(t *testing.T, address string) {
 	}
 }
 
-// TestForeignOfALinkIsKept: a foreign machine on a second network is asked from time to time, though speakers answer there:
-// when the only other node falls silent, it shows whose link fails.
+// TestForeignOfALinkIsKept: a foreign machine on a second network is asked from time to time, though speakers answer
+// there: when the only other node falls silent, it shows whose link fails.
 func TestForeignOfALinkIsKept(t *testing.T) {
 	n := newSecondNetwork(t, true)
 	delete(n.members, "w3")
@@ -516,8 +518,8 @@ func TestForeignOfALinkIsKept(t *testing.T) {
 	n.want("the router answers", true)
 }
 
-// TestShared: two links may be on one network if both have an address in a subnet of it, however they got that, or if both
-// have none and the same name.
+// TestShared: two links may be on one network if both have an address in a subnet of it, however they got that, or if
+// both have none and the same name.
 func TestShared(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
@@ -527,7 +529,8 @@ func TestShared(t *testing.T) {
 	}{
 		{"one subnet", []string{"192.0.2.1/24"}, []string{"192.0.2.0/24"}, false, true},
 		{"two subnets", []string{"192.0.2.1/24"}, []string{"198.51.100.0/24"}, true, false},
-		{"one of several", []string{"192.0.2.1/24", "2001:db8::1/64"}, []string{"198.51.100.0/24", "2001:db8::/64"}, false, true},
+		{"one of several", []string{"192.0.2.1/24", "2001:db8::1/64"}, []string{"198.51.100.0/24", "2001:db8::/64"}, false,
+			true},
 		{"other lengths", []string{"192.0.2.1/24"}, []string{"192.0.2.0/25"}, true, false},
 		{"DHCPv6", []string{"2001:db8::1/128", "fe80::1/64"}, []string{"2001:db8::2/128"}, false, true},
 		{"DHCPv6 and a router's advertisement", []string{"2001:db8::1/64"}, []string{"2001:db8::2/128"}, false, true},
@@ -538,7 +541,9 @@ func TestShared(t *testing.T) {
 		{"without an address here", []string{"fe80::1/64"}, []string{"192.0.2.0/24"}, true, false},
 		{"without an address there", []string{"192.0.2.1/24"}, nil, true, false},
 	} {
-		ours, theirs := lb.Interface{Name: "vlan50", Prefixes: prefixes(tt.ours...)}, lb.Link{Name: "eth1", Prefixes: prefixes(tt.theirs...)}
+		ours, theirs := lb.Interface{Name: "vlan50", Prefixes: prefixes(tt.ours...)}, lb.Link{
+			Name: "eth1", Prefixes: prefixes(tt.theirs...),
+		}
 		if tt.sameName {
 			theirs.Name = ours.Name
 		}

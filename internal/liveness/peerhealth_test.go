@@ -160,7 +160,9 @@ func TestSilenceAsksLessAndLess(t *testing.T) {
 	if due := s["w1"].due(); due.After(start) {
 		t.Errorf("a node that is missed now is asked at %s", due)
 	}
-	for after, want := range map[time.Duration]time.Duration{0: time.Second, time.Minute: 7 * time.Second, time.Hour: 30 * time.Second} {
+	for after, want := range map[time.Duration]time.Duration{
+		0: time.Second, time.Minute: 7 * time.Second, time.Hour: 30 * time.Second,
+	} {
 		at := start.Add(after)
 		s.record(at, "w1", false)
 		if got := s["w1"].due().Sub(at).Round(time.Second); got != want {

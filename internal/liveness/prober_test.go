@@ -21,7 +21,10 @@ import (
 
 // Until a node that is missed was asked, what a speaker writes is not complete.
 func TestSilent(t *testing.T) {
-	p := newProber(Config{Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {}, KickProbe: func() {}})
+	p := newProber(Config{
+		Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {},
+		KickProbe: func() {},
+	})
 	p.set(time.Now(), Known{View: detect.NodeSets{Alive: nodes("a")}, Speakers: twoNodes{}.speakers()})
 	if s := p.Silence(false); s.Complete || s.missedCount != 1 {
 		t.Errorf("b was never asked: %+v", s)
@@ -174,7 +177,8 @@ func TestKernelAnswers(t *testing.T) {
 		ask("no machine has the address", false, absent)
 		ask("there is no route", false, netip.MustParseAddrPort("198.51.100.1:80"))
 		ask("no address", false)
-		far.Output("nft", "add table inet t; add chain inet t in { type filter hook input priority 0; }; add rule inet t in tcp dport 83 drop")
+		far.Output("nft",
+			"add table inet t; add chain inet t in { type filter hook input priority 0; }; add rule inet t in tcp dport 83 drop")
 		blocked := netip.MustParseAddrPort("192.0.2.2:83")
 		ask("one port is blocked", false, blocked)
 		ask("another one is not", true, blocked, netip.MustParseAddrPort("192.0.2.2:84"))
@@ -183,8 +187,8 @@ func TestKernelAnswers(t *testing.T) {
 	})
 }
 
-// TestClientOfTheDead: the owner of an address is dead, and no foreign machine is known; a client asks for that address. So the
-// survivor, which announces nothing, learns on real links that its own link works, and may take over.
+// TestClientOfTheDead: the owner of an address is dead, and no foreign machine is known; a client asks for that
+// address. So the survivor, which announces nothing, learns on real links that its own link works, and may take over.
 func TestClientOfTheDead(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, client := nstest.Self(t), nstest.New(t)
@@ -194,7 +198,9 @@ func TestClientOfTheDead(t *testing.T) {
 		address, dead := netip.MustParseAddr("192.0.2.100"), [6]byte{2, 0x53, 0, 0, 0, 2}
 
 		links := link.New(quiet, func() {})
-		r := layer2.New(layer2.Config{Log: quiet, Links: links.Links, Gateways: link.Gateways, Changed: func() {}, Refused: func() {}})
+		r := layer2.New(layer2.Config{
+			Log: quiet, Links: links.Links, Gateways: link.Gateways, Changed: func() {}, Refused: func() {},
+		})
 		background(t, links.Run, r.Run)
 		nstest.Until(t, 30*time.Second, "links known", links.Synced)
 		r.Set(layer2.Desired{
@@ -202,7 +208,8 @@ func TestClientOfTheDead(t *testing.T) {
 			Speakers: map[lb.MAC]bool{lb.MACFrom(self.MAC("eth0")): true, dead: true},
 		})
 		w := newWireChecker(Config{Asker: r, Links: links.Links, Changed: func() {}}, time.Now)
-		w.set(map[string]lb.Member{"b": {Links: []lb.Link{{Name: "eth0", MAC: dead, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}},
+		w.set(map[string]lb.Member{"b": {Links: []lb.Link{{Name: "eth0", MAC: dead,
+			Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}},
 			nil, lb.MapOf(map[netip.Addr]string{address: "b"}), netip.MustParseAddr("192.0.2.1"))
 		if got := w.ask("b").Foreign; got != detect.NotAsked {
 			t.Errorf("before the client asks, foreign machines: %v", got)

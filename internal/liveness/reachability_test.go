@@ -39,19 +39,27 @@ func TestLost(t *testing.T) {
 		{name: "and its kernel answers", speakers: "a b", alive: "a", left: "b", answer: "b"},
 		{name: "the other one of two was killed and is awaited", speakers: "a b", alive: "a b", down: "b"},
 		{name: "its kernel answers, its silence has no reason", speakers: "a b", alive: "a", answer: "b", want: "b?"},
-		{name: "and no other writes that it is this node which is not heard", speakers: "a b", alive: "a", answer: "b", after: later},
-		{name: "of two that are missed, the kernel of one answers", speakers: "a b c", alive: "a", not: "b", answer: "c", after: later, want: "b"},
+		{name: "and no other writes that it is this node which is not heard", speakers: "a b", alive: "a", answer: "b",
+			after: later},
+		{name: "of two that are missed, the kernel of one answers", speakers: "a b c", alive: "a", not: "b", answer: "c",
+			after: later, want: "b"},
 		{name: "a node without a speaker answers", speakers: "a b", alive: "a", not: "b", answer: "x", want: "b"},
-		{name: "the API server answers: x may only refuse to be asked", speakers: "a b", alive: "a", not: "b x", api: true, want: "b"},
-		{name: "others fall silent with the first that is missed", speakers: "a b c d", alive: "a b c", quiet: "b c", not: "d", want: "b? c? d x?"},
-		{name: "their kernels answer, which is no reason to take over", speakers: "a b c d", alive: "a b c", quiet: "b c", not: "d", answer: "b c", want: "b? c? d"},
-		{name: "hears badly in a large cluster, most of which is not given up yet", speakers: "a b c d e f g", alive: "a b c d e", alone: true, not: "b f g",
+		{name: "the API server answers: x may only refuse to be asked", speakers: "a b", alive: "a", not: "b x", api: true,
+			want: "b"},
+		{name: "others fall silent with the first that is missed", speakers: "a b c d", alive: "a b c", quiet: "b c",
+			not: "d", want: "b? c? d x?"},
+		{name: "their kernels answer, which is no reason to take over", speakers: "a b c d", alive: "a b c", quiet: "b c",
+			not: "d", answer: "b c", want: "b? c? d"},
+		{name: "hears badly in a large cluster, most of which is not given up yet", speakers: "a b c d e f g",
+			alive: "a b c d e", alone: true, not: "b f g",
 			want: "b c? d? e? f g x?"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			start := time.Unix(1000, 0)
 			s := reachability{
-				node: "a", view: detect.NodeSets{Alive: nodes(tt.alive), SpeakerDown: nodes(tt.down), Left: nodes(tt.left), Silent: nodes(tt.quiet)},
+				node: "a", view: detect.NodeSets{
+					Alive: nodes(tt.alive), SpeakerDown: nodes(tt.down), Left: nodes(tt.left), Silent: nodes(tt.quiet),
+				},
 				expected: nodes(tt.speakers), missed: peerHealth{}, others: peerHealth{}, apiAnswers: tt.api,
 			}
 			s.view.Alone = tt.alone
@@ -231,13 +239,15 @@ func TestLinkManyDie(t *testing.T) {
 	}{
 		"more than are asked at once":          {die: maxNeighboursAsked + 1},
 		"more than are asked twice, and known": {die: 2*maxNeighboursAsked + 1, known: true},
-		"all but a foreign machine":            {die: 30, foreign: []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}},
+		"all but a foreign machine": {die: 30,
+			foreign: []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}},
 	} {
 		for rounds := range 30 {
 			members, l := map[string]lb.Member{}, &lan{answers: map[lb.MAC]int{mac(99): 3}, foreign: tt.foreign}
 			for i := range byte(30) {
 				members[fmt.Sprintf("w%02d", i)] = lb.Member{Links: []lb.Link{{
-					Name: "eth1", MAC: mac(100 + i), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.AddrFrom4([4]byte{198, 51, 100, 100 + i})},
+					Name: "eth1", MAC: mac(100 + i), Prefixes: prefixes("198.51.100.0/24"),
+					Addresses: []netip.Addr{netip.AddrFrom4([4]byte{198, 51, 100, 100 + i})},
 				}}}
 				l.answers[mac(100+i)] = 3
 			}
@@ -263,7 +273,9 @@ func TestLinkManyDie(t *testing.T) {
 
 // A link is not silent where no machine ever answered, or no other node is.
 func TestEmptyLink(t *testing.T) {
-	for name, members := range map[string]map[string]lb.Member{"others": neighbours(), "none": {"w1": neighbours()["w1"]}} {
+	for name, members := range map[string]map[string]lb.Member{
+		"others": neighbours(), "none": {"w1": neighbours()["w1"]},
+	} {
 		w := testLinkWatcher(&lan{answers: map[lb.MAC]int{mac(12): 0}}, members, living(members))
 		for range 10 {
 			if w.askRound(t.Context()); len(w.Silent()) > 0 {

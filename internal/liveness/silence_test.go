@@ -18,7 +18,9 @@ func TestQuietAtOnce(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := epoch.Add(10 * time.Second)
 	s := peerHealth{}
-	s.update(at, map[string]cause{"blocked": unexplained, "dead": unexplained, "left": explained, "new": neverHeard, "unasked": unexplained})
+	s.update(at, map[string]cause{
+		"blocked": unexplained, "dead": unexplained, "left": explained, "new": neverHeard, "unasked": unexplained,
+	})
 	for node, answers := range map[string]bool{"blocked": true, "dead": false, "left": true, "new": true} {
 		s.record(at, node, answers)
 	}
@@ -54,7 +56,9 @@ func TestInterval(t *testing.T) {
 		{"a node is unreachable", "u v", "s", 1, false, 0, 0},
 		{"a speaker alone is silent", "u", "r s", 1, false, 0, math.MaxInt64},
 	} {
-		silence := Silence{Unreachable: silent(tt.unreachable), Quiet: silent(tt.quiet), missedCount: tt.missed, hasRecent: tt.recent}
+		silence := Silence{
+			Unreachable: silent(tt.unreachable), Quiet: silent(tt.quiet), missedCount: tt.missed, hasRecent: tt.recent,
+		}
 		for repeats, want := range map[bool]time.Duration{true: tt.first, false: tt.others} {
 			if got := silence.Interval(written, repeats); got != want {
 				t.Errorf("%s, repeats %t: %s, want %s", tt.name, repeats, got, want)
@@ -95,7 +99,10 @@ func TestBlocked(t *testing.T) {
 				if elapsed >= 200*time.Millisecond+notice+late && len(heard) > 0 {
 					heard.record(at, "d", true)
 				}
-				silence := Silence{Quiet: heard.quiet(at, true), Complete: heard.isComplete(), missedCount: len(heard), hasRecent: heard.hasRecent(at)}
+				silence := Silence{
+					Quiet: heard.quiet(at, true), Complete: heard.isComplete(), missedCount: len(heard),
+					hasRecent: heard.hasRecent(at),
+				}
 				if silence.Complete && at.Sub(writtenAt) >= silence.Interval(written, true) {
 					written, writtenAt = silence, at
 					vote = Vote{Written: at.String(), Alive: 4 - len(heard), Misses: listed(silence.Quiet)}
@@ -103,7 +110,8 @@ func TestBlocked(t *testing.T) {
 				if elapsed >= 200*time.Millisecond && (elapsed-phase)%read == 0 {
 					w.add(at, "a", vote)
 				}
-				if got := w.partition(at, side{self: "d", alive: nodes("d"), missed: []string{"a", "b", "c"}}); len(got.YieldsTo) == 3 {
+				if got := w.partition(at,
+					side{self: "d", alive: nodes("d"), missed: []string{"a", "b", "c"}}); len(got.YieldsTo) == 3 {
 					yields = elapsed
 				}
 				if lost, known := here["a"].isLost(at); len(here) > 0 && (!lost || known) {
@@ -161,7 +169,9 @@ type echoTest struct {
 func newEchoTest(t *testing.T, echoes int) *echoTest {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3}, echoes: map[lb.MAC]int{mac(2): echoes}}
 	e := &echoTest{lan: l, t: t, time: time.Now()}
-	e.wireChecker = newWireChecker(Config{Asker: l, Links: own, Changed: func() { e.changes++ }}, func() time.Time { return e.time })
+	e.wireChecker = newWireChecker(Config{Asker: l, Links: own, Changed: func() { e.changes++ }}, func() time.Time {
+		return e.time
+	})
 	e.hears("w2")
 	return e
 }
@@ -226,8 +236,8 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// A speaker is tried before it announces anything: when it dies right after it begins, it is known whether its echo gets
-// through. Only a speaker that announces is reported for an echo that does not.
+// A speaker is tried before it announces anything: when it dies right after it begins, it is known whether its echo
+// gets through. Only a speaker that announces is reported for an echo that does not.
 func TestEchoOfTheIdle(t *testing.T) {
 	e := newEchoTest(t, 0)
 	announced, owns := e.announced, e.ownedBy
@@ -243,8 +253,8 @@ func TestEchoOfTheIdle(t *testing.T) {
 	e.want("dead as soon as it announces", 0, detect.Unanswered)
 }
 
-// TestEchoBlockedElsewhere: on another link, too, an echo is blocked only where other frames of its node get through, and not
-// while its port is dead.
+// TestEchoBlockedElsewhere: on another link, too, an echo is blocked only where other frames of its node get through,
+// and not while its port is dead.
 func TestEchoBlockedElsewhere(t *testing.T) {
 	for _, kernel := range []int{0, 3} {
 		e := newEchoTest(t, 3)
@@ -285,7 +295,9 @@ func TestEchoBlocked(t *testing.T) {
 		Log: quiet, Node: node("w1"), Cluster: twoNodes{}, Asker: l, Links: own,
 		Changed: func() { changes++ }, SilenceChanged: func() {}, KickProbe: func() {},
 	}, func() time.Time { return at })
-	m.Set(Known{View: detect.NodeSets{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1")})
+	m.Set(Known{
+		View: detect.NodeSets{Alive: nodes("w1 w2")}, Members: neighbours(), Address: netip.MustParseAddr("192.0.2.1"),
+	})
 	var none lb.Map[netip.Addr, string]
 	m.SetOwners(lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("192.0.2.100"): "w2"}))
 	for range minMissedTrials {
@@ -329,7 +341,10 @@ func TestPortsBlocked(t *testing.T) {
 
 // Speakers are tried that are heard, and not too many at once.
 func TestEchoesDue(t *testing.T) {
-	m := New(Config{Log: quiet, Node: node("self"), Cluster: twoNodes{}, Changed: func() {}, SilenceChanged: func() {}, KickProbe: func() {}})
+	m := New(Config{
+		Log: quiet, Node: node("self"), Cluster: twoNodes{}, Changed: func() {}, SilenceChanged: func() {},
+		KickProbe: func() {},
+	})
 	for alone, want := range map[bool]map[string]bool{false: nodes("heard"), true: {}} {
 		v := detect.NodeSets{Alive: nodes("self heard silent down"), Silent: nodes("silent"), SpeakerDown: nodes("down")}
 		v.Alone = alone

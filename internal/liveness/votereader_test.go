@@ -72,7 +72,8 @@ func partitioned(t *testing.T, all []string, sideOf []int, serving, self int, ke
 		L2Advertisements:  []lb.L2Advertisement{{Name: "all"}},
 		BGPAdvertisements: []lb.BGPAdvertisement{{Name: "all", AggregationLength: 32}},
 		Peers:             []lb.Peer{{Name: "r", Address: netip.MustParseAddr("198.51.100.1")}},
-		Pools:             []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr("192.0.2.1")}}}},
+		Pools: []lb.Pool{{Name: "p",
+			Ranges: []lb.Range{{From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr("192.0.2.1")}}}},
 	}
 	for i, node := range all {
 		expected[node] = true
@@ -111,7 +112,10 @@ func partitioned(t *testing.T, all []string, sideOf []int, serving, self int, ke
 			continue
 		}
 		theirs := of(i)
-		vote := Vote{Expected: len(all), Alive: len(theirs.view.Alive), Misses: listed(slices.Concat(theirs.missed.unreachable(), theirs.missed.quiet(at, true)))}
+		vote := Vote{
+			Expected: len(all), Alive: len(theirs.view.Alive),
+			Misses: listed(slices.Concat(theirs.missed.unreachable(), theirs.missed.quiet(at, true))),
+		}
 		for _, votedAt := range []time.Time{start, at} {
 			vote.Written = votedAt.String()
 			heard.add(votedAt, node, vote)
@@ -122,7 +126,8 @@ func partitioned(t *testing.T, all []string, sideOf []int, serving, self int, ke
 	partition := heard.partition(at, side{self: all[self], alive: here.view.Alive, missed: missed, lost: lost})
 	got := State{Alive: here.view.Alive, HeldDown: map[string]bool{}, Partition: partition}
 	got.yield()
-	state.Members, state.HeldDown, state.Here.Partition, state.Here.CutOffFrom = got.Alive, got.HeldDown, got.Partition, lost
+	state.Members, state.HeldDown = got.Alive, got.HeldDown
+	state.Here.Partition, state.Here.CutOffFrom = got.Partition, lost
 	return plan.ForNode(all[self], state)
 }
 
@@ -202,7 +207,9 @@ func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 		w := votes{}
 		w.add(start, "a", Vote{Written: "1", Alive: 3})
 		w.add(nstest.SetClock(start.Add(time.Second), by), "a", Vote{Written: "2", Alive: 2, Misses: []string{"c"}})
-		for after, want := range map[time.Duration]string{time.Second: "[a]", time.Second + voteLifetime - 1: "[a]", time.Second + voteLifetime: "[]"} {
+		for after, want := range map[time.Duration]string{
+			time.Second: "[a]", time.Second + voteLifetime - 1: "[a]", time.Second + voteLifetime: "[]",
+		} {
 			here := side{self: "c", alive: nodes("c"), missed: []string{"a"}}
 			if got := fmt.Sprint(w.partition(nstest.SetClock(start.Add(after), 2*by), here).YieldsTo); got != want {
 				t.Errorf("set by %v: %v later %s, want %s", by, after, got, want)
@@ -211,8 +218,9 @@ func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 	}
 }
 
-// TestOneSideYields: however a cluster is divided in two, exactly one side yields when both read each other's votes, even if
-// one node cannot write any: of two halves the one whose link fails, whatever its name. None yields when neither can read.
+// TestOneSideYields: however a cluster is divided in two, exactly one side yields when both read each other's votes,
+// even if one node cannot write any: of two halves the one whose link fails, whatever its name. None yields when
+// neither can read.
 //
 // Trap: both sides of a partition announce for as long as it lasts (MetalLB #589,
 // #598, #2747; kube-vip #1775).
@@ -233,7 +241,10 @@ func TestOneSideYields(t *testing.T) {
 					yields := [2]int{}
 					for i, mine := range sides {
 						w, them := votes{}, slices.Sorted(maps.Keys(sides[1-i]))
-						for _, vote := range []Vote{{Written: "1", Alive: n}, {Written: "2", Alive: len(them), Misses: slices.Collect(maps.Keys(mine)), LinkFails: fails[1-i]}} {
+						for _, vote := range []Vote{
+							{Written: "1", Alive: n},
+							{Written: "2", Alive: len(them), Misses: slices.Collect(maps.Keys(mine)), LinkFails: fails[1-i]},
+						} {
 							here := side{self: all[0], alive: mine, linkFails: fails[i], missed: them}
 							if vote.Written == "2" && w.partition(at, here).YieldsTo != nil {
 								t.Errorf("%v yields without a new vote", mine)
@@ -255,7 +266,8 @@ func TestOneSideYields(t *testing.T) {
 					}
 					if a, b := yields[0], yields[1]; (a == 0) == (b == 0) || a+b != len(sides[0]) && a+b != len(sides[1]) ||
 						fails == [2]bool{true, false} && len(sides[0]) == len(sides[1]) && b > 0 {
-						t.Errorf("of %v and %v, where %d cannot write and links fail %v, %v yield", sides[0], sides[1], unreadable, fails, yields)
+						t.Errorf("of %v and %v, where %d cannot write and links fail %v, %v yield", sides[0], sides[1], unreadable, fails,
+							yields)
 					}
 				}
 			}

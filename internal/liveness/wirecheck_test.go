@@ -85,12 +85,16 @@ func own() []lb.Interface {
 func neighbours() map[string]lb.Member {
 	return map[string]lb.Member{
 		"w1": {Links: []lb.Link{
-			{Name: "eth0", MAC: mac(1), Prefixes: prefixes("192.0.2.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
-			{Name: "eth1", Default: true, MAC: mac(11), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}},
+			{Name: "eth0", MAC: mac(1), Prefixes: prefixes("192.0.2.0/24"),
+				Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
+			{Name: "eth1", Default: true, MAC: mac(11), Prefixes: prefixes("198.51.100.0/24"),
+				Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1")}},
 		}},
 		"w2": {Links: []lb.Link{
-			{Name: "lan", MAC: mac(2), Prefixes: prefixes("192.0.2.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}},
-			{Name: "fabric", Default: true, MAC: mac(12), Prefixes: prefixes("198.51.100.0/24"), Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.2")}},
+			{Name: "lan", MAC: mac(2), Prefixes: prefixes("192.0.2.0/24"),
+				Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}},
+			{Name: "fabric", Default: true, MAC: mac(12), Prefixes: prefixes("198.51.100.0/24"),
+				Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.2")}},
 		}},
 		"w3": {Links: []lb.Link{{Name: "other", MAC: mac(3), Prefixes: prefixes("203.0.113.0/24")}}},
 	}
@@ -116,8 +120,10 @@ func TestWire(t *testing.T) {
 			detect.WireAnswer{Node: detect.Unanswered, Foreign: detect.Answered}},
 		"our link is": {"w2", map[lb.MAC]int{mac(2): 0, mac(99): 0}, []lb.Question{gateway},
 			detect.WireAnswer{Node: detect.Unanswered, Foreign: detect.Unanswered}},
-		"one foreign is off":      {"w2", map[lb.MAC]int{mac(98): 0, mac(99): 3}, []lb.Question{gateway, other}, detect.WireAnswer{Foreign: detect.Answered}},
-		"chance, of two foreign":  {"w2", map[lb.MAC]int{mac(98): 1, mac(99): 2}, []lb.Question{gateway, other}, detect.WireAnswer{Foreign: detect.Unanswered}},
+		"one foreign is off": {"w2", map[lb.MAC]int{mac(98): 0, mac(99): 3}, []lb.Question{gateway, other},
+			detect.WireAnswer{Foreign: detect.Answered}},
+		"chance, of two foreign": {"w2", map[lb.MAC]int{mac(98): 1, mac(99): 2}, []lb.Question{gateway, other},
+			detect.WireAnswer{Foreign: detect.Unanswered}},
 		"no link is shared":       {"w3", map[lb.MAC]int{mac(3): 3, mac(99): 3}, []lb.Question{gateway}, detect.WireAnswer{}},
 		"it sent no metadata":     {"w4", nil, []lb.Question{gateway}, detect.WireAnswer{}},
 		"the question is not put": {"w2", nil, []lb.Question{gateway}, detect.WireAnswer{}},
@@ -125,7 +131,8 @@ func TestWire(t *testing.T) {
 		l := &lan{answers: tt.answers, foreign: tt.foreign}
 		w := newWireChecker(wireConfig(l), time.Now)
 		w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{
-			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2", netip.MustParseAddr("192.0.2.101"): "w1",
+			netip.MustParseAddr("192.0.2.100"): "w2", netip.MustParseAddr("198.51.100.100"): "w2",
+			netip.MustParseAddr("192.0.2.101"): "w1",
 		}), netip.MustParseAddr("192.0.2.1"))
 		for _, q := range tt.foreign {
 			w.answeredAt[q] = time.Now()
@@ -157,8 +164,8 @@ func TestWireRemembers(t *testing.T) {
 	}
 }
 
-// TestWireElsewhere asks a silent node on the other link whether its speaker runs, and whether it hears another machine on
-// the link of the heartbeats. Its silence there counts once its echo got through there.
+// TestWireElsewhere asks a silent node on the other link whether its speaker runs, and whether it hears another machine
+// on the link of the heartbeats. Its silence there counts once its echo got through there.
 func TestWireElsewhere(t *testing.T) {
 	const none, silent, answered = detect.NotAsked, detect.Unanswered, detect.Answered
 	gateway := []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}
@@ -169,14 +176,20 @@ func TestWireElsewhere(t *testing.T) {
 		isUntried     bool
 		want          detect.WireAnswer
 	}{
-		"it hears":                    {3, 3, nil, false, detect.WireAnswer{Elsewhere: answered, Hears: true, ForeignElsewhere: answered}},
-		"it does not":                 {3, 3, deaf, false, detect.WireAnswer{Elsewhere: answered, HearsNone: true, ForeignElsewhere: answered}},
-		"it is older":                 {3, 3, old, false, detect.WireAnswer{Elsewhere: answered, ForeignElsewhere: answered}},
-		"it is dead":                  {0, 3, nil, false, detect.WireAnswer{Elsewhere: silent, ForeignElsewhere: answered}},
-		"it was never heard there":    {0, 3, nil, true, detect.WireAnswer{Elsewhere: none, ForeignElsewhere: answered}},
-		"our link fails too":          {0, 0, nil, false, detect.WireAnswer{Elsewhere: silent, ForeignElsewhere: silent}},
-		"one answer is too few":       {1, 3, nil, false, detect.WireAnswer{Elsewhere: silent, ForeignElsewhere: answered}},
-		"first answer, and not tried": {3, 0, nil, true, detect.WireAnswer{Elsewhere: answered, Hears: true, ForeignElsewhere: silent}},
+		"it hears": {3, 3, nil, false, detect.WireAnswer{
+			Elsewhere: answered, Hears: true, ForeignElsewhere: answered,
+		}},
+		"it does not": {3, 3, deaf, false, detect.WireAnswer{
+			Elsewhere: answered, HearsNone: true, ForeignElsewhere: answered,
+		}},
+		"it is older":              {3, 3, old, false, detect.WireAnswer{Elsewhere: answered, ForeignElsewhere: answered}},
+		"it is dead":               {0, 3, nil, false, detect.WireAnswer{Elsewhere: silent, ForeignElsewhere: answered}},
+		"it was never heard there": {0, 3, nil, true, detect.WireAnswer{Elsewhere: none, ForeignElsewhere: answered}},
+		"our link fails too":       {0, 0, nil, false, detect.WireAnswer{Elsewhere: silent, ForeignElsewhere: silent}},
+		"one answer is too few":    {1, 3, nil, false, detect.WireAnswer{Elsewhere: silent, ForeignElsewhere: answered}},
+		"first answer, and not tried": {3, 0, nil, true, detect.WireAnswer{
+			Elsewhere: answered, Hears: true, ForeignElsewhere: silent,
+		}},
 	} {
 		l := &lan{answers: map[lb.MAC]int{mac(12): tt.node, mac(99): tt.gateway}, foreign: gateway}
 		if tt.change != nil {
@@ -237,7 +250,8 @@ func TestWireHearsForeign(t *testing.T) {
 func TestWireOfAnotherLink(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{{Link: "eth1", MAC: mac(99)}}}
 	w := newWireChecker(wireConfig(l), time.Now)
-	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}), netip.MustParseAddr("203.0.113.1"))
+	w.set(neighbours(), nil, lb.MapOf(map[netip.Addr]string{netip.MustParseAddr("198.51.100.100"): "w2"}),
+		netip.MustParseAddr("203.0.113.1"))
 	if got, want := w.ask("w2"), (detect.WireAnswer{Node: detect.Answered}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
@@ -257,7 +271,8 @@ func TestWireForeignMachines(t *testing.T) {
 	for _, tt := range []struct {
 		after time.Duration
 		want  detect.WireReply
-	}{{time.Second, detect.Unanswered}, {foreignLifetime - 2*time.Second, detect.Unanswered}, {3 * time.Second, detect.NotAsked}} {
+	}{{time.Second, detect.Unanswered}, {foreignLifetime - 2*time.Second, detect.Unanswered},
+		{3 * time.Second, detect.NotAsked}} {
 		l.answers[mac(99)] = 0
 		at = at.Add(tt.after)
 		if got := w.ask("w2").Foreign; got != tt.want {
@@ -323,7 +338,9 @@ func newFabric(t *testing.T, address netip.Addr) *fabric {
 	go func() { ran <- f.speaker.Run(ctx) }()
 	f.stop = func() { stop(); <-ran; ran <- nil }
 	t.Cleanup(f.stop)
-	f.speaker.Set(layer2.Desired{Announcements: lb.MapOf(map[netip.Addr]*lb.Announcement{addresses[0]: {}, addresses[1]: {}})})
+	f.speaker.Set(layer2.Desired{Announcements: lb.MapOf(map[netip.Addr]*lb.Announcement{
+		addresses[0]: {}, addresses[1]: {},
+	})})
 
 	asker := responder(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")
 	f.speaker.SetKeys(keys)
@@ -333,7 +350,8 @@ func newFabric(t *testing.T, address netip.Addr) *fabric {
 		return []lb.Interface{eth0(f.watcher, "192.0.2.1/24", "2001:db8::1/64", "fe80::1/64")}
 	}}, func() time.Time { return f.time })
 	f.wire.set(map[string]lb.Member{"w2": {Links: []lb.Link{{
-		Name: "eth0", MAC: eth0(f.owner).MAC, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64"), Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
+		Name: "eth0", MAC: eth0(f.owner).MAC, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64"),
+		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
 	}}}}, map[string]bool{"w2": true}, lb.MapOf(map[netip.Addr]string{address: "w2"}), netip.MustParseAddr("192.0.2.1"))
 	return f
 }
@@ -433,7 +451,8 @@ func TestWithoutEcho(t *testing.T) {
 			each(t, func(t *testing.T, f *fabric) {
 				if why == "dropped" {
 					f.try(t, true)
-					f.bridge.Output("nft", "add table bridge t; add chain bridge t c { type filter hook forward priority 0; }; add rule bridge t c ether type 0x88b5 drop")
+					f.bridge.Output("nft", "add table bridge t; add chain bridge t c { type filter hook forward priority 0; }; add "+
+						"rule bridge t c ether type 0x88b5 drop")
 				} else {
 					f.speaker.SetKeys(nil)
 				}

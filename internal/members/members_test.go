@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // with the race detector, a process would outlast its time to leave
+	// with the race detector, a process would outlast its time to leave
+	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	os.Exit(m.Run())
 }
 
@@ -50,7 +51,14 @@ func start(t *testing.T, port uint16, address, name string, key []byte, join ...
 	return startWith(t, func(*Config) {}, port, address, name, key, join...)
 }
 
-func startWith(t *testing.T, change func(*Config), port uint16, address, name string, key []byte, join ...string) member {
+func startWith(
+	t *testing.T,
+	change func(*Config),
+	port uint16,
+	address, name string,
+	key []byte,
+	join ...string,
+) member {
 	t.Helper()
 	c := Config{GossipPort: port, Admit: (&daemon.ConnLimiter{Max: 64, MaxPerAddress: 64}).Admit, Config: heartbeat.Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: name, Address: netip.MustParseAddr(address),
@@ -191,7 +199,9 @@ func TestRotation(t *testing.T) {
 		t.Error("a short key is taken")
 	}
 	outsider := start(t, port, "127.0.0.3", "s", old, "a=127.0.0.1")
-	eventually(t, "a member with the old key has tried all addresses", func() bool { return outsider.Joined() && outsider.sees("s")() })
+	eventually(t, "a member with the old key has tried all addresses", func() bool {
+		return outsider.Joined() && outsider.sees("s")()
+	})
 	a.hears(t, b)
 	b.hears(t, a)
 	if !seen() || !outsider.sees("s")() {
@@ -231,7 +241,8 @@ func testMember(links int) lb.Member {
 	for i := range links {
 		m.Links = append(m.Links, lb.Link{
 			Name: fmt.Sprint("eth", i), MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}, Default: i%2 == 0,
-			Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.64/26"), netip.MustParsePrefix("2001:db8::/49"), netip.MustParsePrefix("0.0.0.0/0")},
+			Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.64/26"), netip.MustParsePrefix("2001:db8::/49"),
+				netip.MustParsePrefix("0.0.0.0/0")},
 		})
 	}
 	return m
@@ -241,7 +252,8 @@ func TestMeta(t *testing.T) {
 	const sessionless = lb.SessionlessIPv4 | lb.SessionlessIPv6
 	unfit := testMember(3)
 	unfit.Unfit, unfit.Links[1].Refused = lb.Booting|lb.Unfiltered|sessionless, true
-	for _, m := range []lb.Member{{}, {Partial: true}, {Unfit: lb.Booting}, {Unfit: lb.RulesGone}, {Unfit: lb.PodsUnreached}, {Unfit: lb.Unfiltered},
+	for _, m := range []lb.Member{{}, {Partial: true}, {Unfit: lb.Booting}, {Unfit: lb.RulesGone},
+		{Unfit: lb.PodsUnreached}, {Unfit: lb.Unfiltered},
 		{Unfit: sessionless}, {Unfit: lb.SessionlessIPv4}, {Unfit: lb.SessionlessIPv6}, testMember(1), testMember(8), unfit} {
 		got, err := decodeMember(encodeMember(m, memberlist.MetaMaxSize))
 		if err != nil || !reflect.DeepEqual(got, m) {
@@ -252,7 +264,8 @@ func TestMeta(t *testing.T) {
 	many := testMember(300)
 	b := encodeMember(many, memberlist.MetaMaxSize)
 	got, err := decodeMember(b)
-	if err != nil || len(b) > memberlist.MetaMaxSize || !got.Partial || len(got.Links) < 10 || !reflect.DeepEqual(got.Links, many.Links[:len(got.Links)]) {
+	if err != nil || len(b) > memberlist.MetaMaxSize || !got.Partial || len(got.Links) < 10 ||
+		!reflect.DeepEqual(got.Links, many.Links[:len(got.Links)]) {
 		t.Errorf("%d octets became %+v, %v", len(b), got, err)
 	}
 	for i := range len(b) - len(got.Links) - 1 {
@@ -287,7 +300,8 @@ func TestMetaAddresses(t *testing.T) {
 		}
 	}
 	got, err := decodeMember(encodeMember(m, len(with)-1))
-	if want := m.Links[0].Addresses; err != nil || got.Partial || len(got.Links) != 3 || !reflect.DeepEqual(got.Links[0].Addresses, want) ||
+	if want := m.Links[0].Addresses; err != nil || got.Partial || len(got.Links) != 3 ||
+		!reflect.DeepEqual(got.Links[0].Addresses, want) ||
 		got.Links[2].Addresses != nil {
 		t.Errorf("in little room: %+v, %v", got, err)
 	}
@@ -303,7 +317,8 @@ func TestMetaAPI(t *testing.T) {
 			for _, limit := range []int{memberlist.MetaMaxSize, memberlist.MetaMaxSize - 1, 200, 100, 4} {
 				b := encodeMember(m, limit)
 				got, err := decodeMember(b)
-				if err != nil || len(b) > limit || got.API != api || len(m.Links) <= 3 && limit > 200 && !reflect.DeepEqual(got, m) {
+				if err != nil || len(b) > limit || got.API != api ||
+					len(m.Links) <= 3 && limit > 200 && !reflect.DeepEqual(got, m) {
 					t.Errorf("%d octets of %d became %+v, %v", len(b), limit, got, err)
 				}
 			}
@@ -381,7 +396,9 @@ func TestMetadata(t *testing.T) {
 func TestForgetUnknown(t *testing.T) {
 	m := silent(t, nil)
 	delete(m.addresses, "b")
-	b := &memberlist.Node{Name: "b", Addr: net.IPv4(127, 0, 0, 2), Meta: encodeMember(testMember(1), memberlist.MetaMaxSize)}
+	b := &memberlist.Node{
+		Name: "b", Addr: net.IPv4(127, 0, 0, 2), Meta: encodeMember(testMember(1), memberlist.MetaMaxSize),
+	}
 	none, both := map[string]netip.Addr{}, map[string]netip.Addr{"b": netip.MustParseAddr("127.0.0.2")}
 	at := time.Now()
 	for _, step := range []struct {

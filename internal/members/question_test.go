@@ -68,7 +68,10 @@ func TestQuestion(t *testing.T) {
 	for _, m := range []member{a, b, c} {
 		eventually(t, "members see each other", m.sees("a", "b", "c"))
 	}
-	want := Answer{From: "b", Addresses: []netip.Addr{owned4, other4, owned6}, Leaves: true, Owns: []bool{true, false, true}, Age: 7 * time.Second}
+	want := Answer{
+		From: "b", Addresses: []netip.Addr{owned4, other4, owned6}, Leaves: true, Owns: []bool{true, false, true},
+		Age: 7 * time.Second,
+	}
 	eventually(t, "the answer", func() bool {
 		a.Ask("c", want.Addresses, false)
 		a.Ask("no member", want.Addresses, false)
@@ -202,7 +205,9 @@ func startLogged(t *testing.T) (at string, l lines) {
 	l = lines{slog.DiscardHandler, new(atomic.Int64), new(atomic.Int64)}
 	port := freePort(t)
 	limiter := &daemon.ConnLimiter{Max: 64, MaxPerAddress: 4}
-	m := startWith(t, func(c *Config) { c.Log, c.Admit = slog.New(l), limiter.Admit }, port, "127.0.0.1", "n1", make([]byte, 32))
+	m := startWith(t, func(c *Config) {
+		c.Log, c.Admit = slog.New(l), limiter.Admit
+	}, port, "127.0.0.1", "n1", make([]byte, 32))
 	t.Cleanup(func() { m.leave(t) })
 	at = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
 	eventually(t, "the port is open", func() bool {
