@@ -87,13 +87,15 @@ func (e *env) has(t *testing.T, name string, want netip.Addr) {
 
 func (e *env) patchService(t *testing.T, name, patch string) {
 	t.Helper()
-	_, err := e.Kube.CoreV1().Services(e.app.Namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := e.Kube.CoreV1().Services(e.app.Namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	must(t, err)
 }
 
 func (e *env) patchPool(t *testing.T, name, patch string) {
 	t.Helper()
-	_, err := e.Resource(testbed.Pools).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := e.Resource(testbed.Pools).Patch(t.Context(), name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	must(t, err)
 }
 
@@ -106,7 +108,9 @@ func (e *env) waitPool(t *testing.T, name, what string, check func(*v1beta1.IPAd
 // waitMemory waits until what a pool remembers passes a check.
 func (e *env) waitMemory(t *testing.T, name string, check func([]v1beta1.ReleasedAddress) error) {
 	t.Helper()
-	until(t, e.Resource(testbed.PoolMemories), name, "what the pool remembers", func(m *v1beta1.PoolMemory) error { return check(m.Status.Released) })
+	until(t, e.Resource(testbed.PoolMemories), name, "what the pool remembers", func(m *v1beta1.PoolMemory) error {
+		return check(m.Status.Released)
+	})
 }
 
 // waitFloating waits until a FloatingIP passes a check, and returns it.
@@ -126,8 +130,10 @@ func bound(service string) func(*v1beta1.FloatingIP) error {
 			holder = f.Status.BoundTo.Name
 		}
 		record := f.Annotations[v1beta1.AnnotationAssigned]
-		if f.Status.Phase != phase || holder != service || len(f.Status.Addresses) != 1 || !strings.Contains(record, ","+f.Status.Addresses[0]+"=") {
-			return fmt.Errorf("it is %s, used by %q, has %v and the record %q", f.Status.Phase, holder, f.Status.Addresses, record)
+		if f.Status.Phase != phase || holder != service || len(f.Status.Addresses) != 1 ||
+			!strings.Contains(record, ","+f.Status.Addresses[0]+"=") {
+			return fmt.Errorf("it is %s, used by %q, has %v and the record %q", f.Status.Phase, holder, f.Status.Addresses,
+				record)
 		}
 		return nil
 	}
@@ -136,7 +142,10 @@ func bound(service string) func(*v1beta1.FloatingIP) error {
 // floating creates a FloatingIP for the duration of the test and returns its address.
 func (e *env) floating(t *testing.T, name, spec string) netip.Addr {
 	t.Helper()
-	e.apply(t, fmt.Sprintf("apiVersion: holdfast.dev/v1beta1\nkind: FloatingIP\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", name, e.app.Namespace, spec))
+	e.apply(t, fmt.Sprintf(
+		"apiVersion: holdfast.dev/v1beta1\nkind: FloatingIP\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", name,
+		e.app.Namespace, spec,
+	))
 	f := e.waitFloating(t, name, "an address of FloatingIP "+name, func(f *v1beta1.FloatingIP) error {
 		if len(f.Status.Addresses) != 1 {
 			return fmt.Errorf("it is %s with %v", f.Status.Phase, f.Status.Addresses)
@@ -149,7 +158,8 @@ func (e *env) floating(t *testing.T, name, spec string) netip.Addr {
 // delete deletes an object and waits until it is gone.
 func (e *env) delete(t *testing.T, kind, name string) {
 	t.Helper()
-	_, err := e.Kubectl(t.Context(), "delete", kind, name, "-n", e.app.Namespace, "--ignore-not-found", "--timeout="+soon.String())
+	_, err := e.Kubectl(t.Context(), "delete", kind, name, "-n", e.app.Namespace, "--ignore-not-found",
+		"--timeout="+soon.String())
 	must(t, err)
 }
 
@@ -187,7 +197,8 @@ func testSharing(t *testing.T, e *env) {
 	t.Run("other namespace", func(t *testing.T) {
 		ns := e.namespace(t)
 		s := e.create(t, e.in(ns), "share-other", one(83), share, at)
-		e.refusedIn(t, ns, s.Name, "NotShareable", "which a Service of another namespace holds: the pool's sharing.scope is Namespace")
+		e.refusedIn(t, ns, s.Name, "NotShareable",
+			"which a Service of another namespace holds: the pool's sharing.scope is Namespace")
 		e.patchPool(t, "e2e-share", `{"spec":{"sharing":{"scope":"Cluster"}}}`)
 		if got := e.addressOf(t, s); got != first {
 			t.Errorf("share-other got %s, want %s", got, first)
@@ -284,7 +295,8 @@ func (e *env) deletionWaits(t *testing.T, service string) {
 		}
 		return nil
 	})
-	e.describes(t, []string{"Deleting", f.Status.Conditions[0].Message, service}, "floatingip", "-n", e.app.Namespace, "mine")
+	e.describes(t, []string{"Deleting", f.Status.Conditions[0].Message, service}, "floatingip", "-n", e.app.Namespace,
+		"mine")
 	e.has(t, service, netip.MustParseAddr(f.Status.Addresses[0]))
 	e.remove(t, e.app.Namespace, service)
 	e.floatingGone(t, "mine")
@@ -318,7 +330,10 @@ func testFloatingIPRestore(t *testing.T, e *env) {
 			e.has(t, s.Name, owned)
 			e.waitFloating(t, "restored", "it to be bound", bound(s.Name))
 			e.remove(t, s.Namespace, "restore-lower")
-			backup := []*unstructured.Unstructured{e.saved(t, testbed.Pools, "e2e-restore"), e.saved(t, testbed.FloatingIPs, "restored"), e.saved(t, "service", s.Name)}
+			backup := []*unstructured.Unstructured{
+				e.saved(t, testbed.Pools, "e2e-restore"), e.saved(t, testbed.FloatingIPs, "restored"),
+				e.saved(t, "service", s.Name),
+			}
 			e.delete(t, "service", s.Name)
 			e.delete(t, testbed.FloatingIPs, "restored")
 			e.delete(t, testbed.Pools, "e2e-restore")
@@ -350,7 +365,8 @@ func (e *env) settle(t *testing.T) {
 
 // deleteFloating deletes a FloatingIP that a Service's annotation created.
 func (e *env) deleteFloating(t *testing.T, name string) {
-	if err := unlessGone(e.Resource(testbed.FloatingIPs).Namespace(e.app.Namespace).Delete(context.Background(), name, metav1.DeleteOptions{})); err != nil {
+	if err := unlessGone(e.Resource(testbed.FloatingIPs).Namespace(e.app.Namespace).Delete(context.Background(), name,
+		metav1.DeleteOptions{})); err != nil {
 		t.Error(err)
 	}
 }

@@ -33,9 +33,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestAlerts has a real Prometheus read the daemons of a lab as the chart's PodMonitor asks, with the chart's alerts after one second
-// each. Without a fault none fires; each fires by a fault of its own and names what is at fault. Every query of the chart's dashboard
-// has an answer.
+// TestAlerts has a real Prometheus read the daemons of a lab as the chart's PodMonitor asks, with the chart's alerts
+// after one second each. Without a fault none fires; each fires by a fault of its own and names what is at fault. Every
+// query of the chart's dashboard has an answer.
 func TestAlerts(t *testing.T) {
 	b, err := testbed.New(openLab(t, lab.ProxyNFTables))
 	must(t, err)
@@ -110,7 +110,8 @@ func TestAlerts(t *testing.T) {
 // bgpPort is the port of sessions with routers.
 const bgpPort = 179
 
-// alertsOfConfiguration makes the faults that objects and other machines make. A pool of one address is full meanwhile, which is no fault.
+// alertsOfConfiguration makes the faults that objects and other machines make. A pool of one address is full meanwhile,
+// which is no fault.
 func alertsOfConfiguration(t *testing.T, e *env, p *prometheus, addresses []netip.Addr) {
 	const name, full = "e2e-alerts", "e2e-alerts-full"
 	claimed := []netip.Addr{netip.MustParseAddr("172.30.0.215"), netip.MustParseAddr("fd00:30::3:a")}
@@ -128,7 +129,9 @@ func alertsOfConfiguration(t *testing.T, e *env, p *prometheus, addresses []neti
 	e.create(t, e.app, "alerts-silent", pool(name+"-silent"))
 
 	p.fires(t, "HoldfastServiceUnannounced",
-		map[string]string{"namespace": e.app.Namespace, "service": "alerts-silent", "family": "IPv6", "reason": "NoAdvertisement"})
+		map[string]string{
+			"namespace": e.app.Namespace, "service": "alerts-silent", "family": "IPv6", "reason": "NoAdvertisement",
+		})
 	p.fires(t, "HoldfastServicePending", map[string]string{"reason": "PoolExhausted"})
 	p.fires(t, "HoldfastAddressConflict", map[string]string{"family": "IPv4"})
 	p.fires(t, "HoldfastPoolNearlyEmpty", map[string]string{"pool": full, "family": "IPv4"})
@@ -147,7 +150,8 @@ func alertsOfConfiguration(t *testing.T, e *env, p *prometheus, addresses []neti
 	p.dashboard(t, e)
 }
 
-// authenticated has the daemons serve metrics by TLS, on their own addresses, to those only who may read them, and takes it back.
+// authenticated has the daemons serve metrics by TLS, on their own addresses, to those only who may read them, and
+// takes it back.
 func (e *env) authenticated(t *testing.T, node string) {
 	must(t, e.Install(t.Context(), "--set", "metrics.authentication=true,metrics.address=Pod"))
 	undo(t, func(ctx context.Context) error { return errors.Join(e.Install(ctx), e.WaitReady(ctx)) })
@@ -161,11 +165,14 @@ func (e *env) authenticated(t *testing.T, node string) {
 		return err
 	}))
 	addresses := e.nodeAddresses(t, node)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}}
 	answers := func(what, host, token string, want int) {
 		t.Helper()
 		must(t, testbed.Until(t.Context(), soon, what, func(ctx context.Context) error {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(host, "9217")+"/metrics", nil)
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(host, "9217")+"/metrics",
+				nil)
 			if err != nil {
 				return err
 			}
@@ -221,7 +228,8 @@ func (e *env) prometheus(t *testing.T) *prometheus {
 	log, err := os.Create(filepath.Join(dir, "log"))
 	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, "prometheus", "--config.file="+write("prometheus.yaml", config), "--storage.tsdb.path="+filepath.Join(dir, "data"),
+	cmd := exec.CommandContext(ctx, "prometheus", "--config.file="+write("prometheus.yaml", config),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+at)
 	cmd.Stdout, cmd.Stderr = log, log
 	must(t, cmd.Start())
@@ -238,14 +246,17 @@ func (e *env) prometheus(t *testing.T) *prometheus {
 // fields are a part of Prometheus' configuration.
 type fields = map[string]any
 
-// scrapes returns what the Prometheus operator makes of the chart's PodMonitor, with the labels that it adds. Speakers are read by their
-// nodes' addresses, other pods through the API server, since the test's machine cannot reach them.
+// scrapes returns what the Prometheus operator makes of the chart's PodMonitor, with the labels that it adds. Speakers
+// are read by their nodes' addresses, other pods through the API server, since the test's machine cannot reach them.
 func (e *env) scrapes(t *testing.T, write func(name string, data []byte) string) (out []fields) {
 	api, err := clientcmd.BuildConfigFromFlags("", e.Cluster.Kubeconfig())
 	must(t, err)
 	server, err := url.Parse(api.Host)
 	must(t, err)
-	credentials := fields{"ca_file": write("ca.crt", api.CAData), "cert_file": write("tls.crt", api.CertData), "key_file": write("tls.key", api.KeyData)}
+	credentials := fields{
+		"ca_file": write("ca.crt", api.CAData), "cert_file": write("tls.crt", api.CertData),
+		"key_file": write("tls.key", api.KeyData),
+	}
 	discovery := []fields{{"url": e.discovery(t), "refresh_interval": "3s"}}
 	from := func(target string, labels ...string) fields {
 		for i := range labels {
@@ -271,7 +282,9 @@ func (e *env) scrapes(t *testing.T, write func(name string, data []byte) string)
 	}
 	must(t, yaml.Unmarshal(e.template(t, "podmonitor", "metrics.podMonitor.enabled=true,proxy.enabled=true"), &monitor))
 	for _, endpoint := range monitor.Spec.PodMetricsEndpoints {
-		relabel := []fields{keep(endpoint.Port, "container_port_name"), from("namespace", "namespace"), from("pod", "pod_name")}
+		relabel := []fields{
+			keep(endpoint.Port, "container_port_name"), from("namespace", "namespace"), from("pod", "pod_name"),
+		}
 		for _, r := range endpoint.Relabelings {
 			relabel = append(relabel, fields{"source_labels": r.SourceLabels, "target_label": r.TargetLabel})
 		}
@@ -280,7 +293,9 @@ func (e *env) scrapes(t *testing.T, write func(name string, data []byte) string)
 		path["regex"], path["replacement"] = "(.+);(.+);(.+)", "/api/v1/namespaces/$1/pods/$2:$3/proxy/metrics"
 		instance := from("instance", "pod_name", "pod_container_port_number")
 		instance["separator"] = ":"
-		throughAPI := []fields{keep("controller|proxy", component), path, instance, {"replacement": server.Host, "target_label": "__address__"}}
+		throughAPI := []fields{
+			keep("controller|proxy", component), path, instance, {"replacement": server.Host, "target_label": "__address__"},
+		}
 		out = append(out,
 			fields{"job_name": "nodes-" + endpoint.Port, "honor_labels": endpoint.HonorLabels, "http_sd_configs": discovery,
 				"relabel_configs": append(slices.Clone(relabel), keep("speaker", component))},
@@ -290,10 +305,12 @@ func (e *env) scrapes(t *testing.T, write func(name string, data []byte) string)
 	return out
 }
 
-// discovery serves the ports of Holdfast's pods to Prometheus, whose own discovery in Kubernetes Debian leaves out, and returns its URL.
+// discovery serves the ports of Holdfast's pods to Prometheus, whose own discovery in Kubernetes Debian leaves out, and
+// returns its URL.
 func (e *env) discovery(t *testing.T) string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		pods, err := e.Kube.CoreV1().Pods(testbed.Namespace).List(r.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/component"})
+		pods, err := e.Kube.CoreV1().Pods(testbed.Namespace).List(r.Context(),
+			metav1.ListOptions{LabelSelector: "app.kubernetes.io/component"})
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
@@ -333,7 +350,8 @@ func targets(pod *corev1.Pod) (out []fields) {
 
 // template renders one template of the chart.
 func (e *env) template(t *testing.T, name, set string) []byte {
-	text, err := e.Helm(t.Context(), "template", testbed.Release, e.Path("charts", "holdfast"), "-s", "templates/"+name+".yaml", "--set", set)
+	text, err := e.Helm(t.Context(), "template", testbed.Release, e.Path("charts", "holdfast"), "-s",
+		"templates/"+name+".yaml", "--set", set)
 	must(t, err)
 	return []byte(text)
 }
@@ -412,14 +430,15 @@ func (p *prometheus) firing(ctx context.Context) ([]alert, error) {
 // calm waits until Prometheus reads so many daemons and no alert fires.
 func (p *prometheus) calm(t *testing.T, daemons int) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), time.Minute, "Prometheus to read all daemons, and no alert", func(ctx context.Context) error {
-		up, err := p.query(ctx, "up == 1")
-		firing, also := p.firing(ctx)
-		if err != nil || also != nil || len(up) < daemons || len(firing) > 0 {
-			return fmt.Errorf("%d daemons are read, and these fire: %v (%v, %v)", len(up), firing, err, also)
-		}
-		return nil
-	}))
+	must(t, testbed.Until(t.Context(), time.Minute,
+		"Prometheus to read all daemons, and no alert", func(ctx context.Context) error {
+			up, err := p.query(ctx, "up == 1")
+			firing, also := p.firing(ctx)
+			if err != nil || also != nil || len(up) < daemons || len(firing) > 0 {
+				return fmt.Errorf("%d daemons are read, and these fire: %v (%v, %v)", len(up), firing, err, also)
+			}
+			return nil
+		}))
 }
 
 // fires waits until an alert with these labels fires.

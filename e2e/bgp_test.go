@@ -23,8 +23,8 @@ const (
 	bfdInterval = 200 * time.Millisecond
 	// routerOff is how long a router is off: for as long speakers wait for BFD of a silent router, and then they dial.
 	routerOff = 8 * time.Second
-	// reconnectLimit is for a router that is back to have all routes, with its own start, in which FRR opens each session of BFD
-	// twice: well below FRR's timer of 120 s.
+	// reconnectLimit is for a router that is back to have all routes, with its own start, in which FRR opens each session
+	// of BFD twice: well below FRR's timer of 120 s.
 	reconnectLimit = 10 * time.Second
 	// flows are enough for each of three nodes to get some: fewer than one in 10^17 runs leaves a node out.
 	flows = 100
@@ -55,7 +55,8 @@ func testECMP(t *testing.T, e *env) {
 		}
 		t.Logf("%s: %d flows, by node %v", family(a), len(results), nodes)
 		if failed > 0 || len(results) != flows || len(nodes) != len(e.workers()) {
-			t.Errorf("%s: %d of %d flows failed, and %d nodes served, want %d", family(a), failed, len(results), len(nodes), len(e.workers()))
+			t.Errorf("%s: %d of %d flows failed, and %d nodes served, want %d", family(a), failed, len(results), len(nodes),
+				len(e.workers()))
 		}
 	}
 }
@@ -90,8 +91,8 @@ func testBGPDrain(t *testing.T, e *env) {
 	unharmed(t, streams, routes, addresses)
 }
 
-// unharmed checks that no request failed but those under way when next hops changed, at most two for each change: routers
-// then move flows of healthy nodes too.
+// unharmed checks that no request failed but those under way when next hops changed, at most two for each change:
+// routers then move flows of healthy nodes too.
 func unharmed(t *testing.T, streams []watched, routes []*testbed.RouteWatch, addresses []netip.Addr) {
 	t.Helper()
 	var changes []testbed.RouteChange
@@ -108,7 +109,8 @@ func unharmed(t *testing.T, streams []watched, routes []*testbed.RouteWatch, add
 			}
 		}
 		underWay, failed := testbed.Seen{Results: results}.FailedApart(here)
-		t.Logf("%s: of %d requests %d failed, and %d under way at one of %d changes of next hops%s", w.name, len(results), failed, underWay, len(here),
+		t.Logf("%s: of %d requests %d failed, and %d under way at one of %d changes of next hops%s", w.name, len(results),
+			failed, underWay, len(here),
 			failures(results))
 		if failed > 0 || underWay > 2*len(here) {
 			t.Errorf("%s: %d requests failed, and %d were under way at %d changes", w.name, failed, underWay, len(here))
@@ -142,9 +144,15 @@ func testBGPFaults(t *testing.T, e *env) {
 		name         string
 		begin, mends func(context.Context) error
 	}{
-		{"frozen node", func(ctx context.Context) error { return e.Cluster.Freeze(ctx, node) }, func(ctx context.Context) error { return e.Cluster.Thaw(ctx, node) }},
-		{"node's link down", func(ctx context.Context) error { return e.Cluster.SetLink(ctx, node, testbed.Fabric, false) }, e.Cluster.Heal},
-		{"loss to the node", func(ctx context.Context) error { return e.Cluster.Cut(ctx, "", bothRouters, []string{node}) }, e.Cluster.Heal},
+		{"frozen node", func(ctx context.Context) error {
+			return e.Cluster.Freeze(ctx, node)
+		}, func(ctx context.Context) error { return e.Cluster.Thaw(ctx, node) }},
+		{"node's link down", func(ctx context.Context) error {
+			return e.Cluster.SetLink(ctx, node, testbed.Fabric, false)
+		}, e.Cluster.Heal},
+		{"loss to the node", func(ctx context.Context) error {
+			return e.Cluster.Cut(ctx, "", bothRouters, []string{node})
+		}, e.Cluster.Heal},
 		{"loss from the node", func(ctx context.Context) error {
 			return e.Cluster.Cut(ctx, testbed.Fabric, []string{node}, bothRouters)
 		}, e.Cluster.Heal},

@@ -51,21 +51,25 @@ func testChart(t *testing.T, e *env) {
 	})
 }
 
-// kept returns what outlives the chart, with its identity: definitions, pools, FloatingIPs, and the addresses of Services.
+// kept returns what outlives the chart, with its identity: definitions, pools, FloatingIPs, and the addresses of
+// Services.
 func (e *env) kept(t *testing.T) string {
 	t.Helper()
-	crds, err := e.Kubectl(t.Context(), "get", "customresourcedefinitions", "--no-headers", "-o", "custom-columns=name:.metadata.name,uid:.metadata.uid")
+	crds, err := e.Kubectl(t.Context(), "get", "customresourcedefinitions", "--no-headers", "-o",
+		"custom-columns=name:.metadata.name,uid:.metadata.uid")
 	must(t, err)
-	out, err := e.Kubectl(t.Context(), "get", "ipaddresspools,floatingips,services", "-A", "--no-headers", "-o", "custom-columns=kind:.kind,"+
-		"namespace:.metadata.namespace,name:.metadata.name,uid:.metadata.uid,spec:.spec.addresses,floating:.status.addresses,"+
-		"ingress:.status.loadBalancer.ingress[*].ip")
+	out, err := e.Kubectl(t.Context(), "get", "ipaddresspools,floatingips,services", "-A", "--no-headers",
+		"-o", "custom-columns=kind:.kind,"+
+			"namespace:.metadata.namespace,name:.metadata.name,uid:.metadata.uid,spec:.spec.addresses,floating:.status.addresses,"+
+			"ingress:.status.loadBalancer.ingress[*].ip")
 	must(t, err)
 	for line := range strings.Lines(crds) {
 		if strings.Contains(line, ".holdfast.dev ") {
 			out += line
 		}
 	}
-	if strings.Count(out, ".holdfast.dev") < 9 || strings.Count(out, "FloatingIP ") < 1 || strings.Count(out, "IPAddressPool ") < 2 {
+	if strings.Count(out, ".holdfast.dev") < 9 || strings.Count(out, "FloatingIP ") < 1 ||
+		strings.Count(out, "IPAddressPool ") < 2 {
 		t.Fatalf("what is to be kept is not there:\n%s", out)
 	}
 	return out
@@ -79,18 +83,23 @@ func (e *env) keeps(t *testing.T, before string) {
 	}
 }
 
-// upgradeDefinitions installs the chart over a definition of an earlier version: with a rule that the chart's lacks, written as Helm does.
+// upgradeDefinitions installs the chart over a definition of an earlier version: with a rule that the chart's lacks,
+// written as Helm does.
 func (e *env) upgradeDefinitions(t *testing.T) {
 	const crd, schema = "floatingips.holdfast.dev", "/spec/versions/0/schema/openAPIV3Schema"
 	get := func() string {
-		out, err := e.Kubectl(t.Context(), "get", "customresourcedefinition", crd, "-o", "jsonpath={.spec}{.metadata.annotations}")
+		out, err := e.Kubectl(t.Context(), "get", "customresourcedefinition", crd, "-o",
+			"jsonpath={.spec}{.metadata.annotations}")
 		must(t, err)
 		return out
 	}
 	want := get()
-	_, err := e.Kubectl(t.Context(), "patch", "customresourcedefinition", crd, "--field-manager", "helm", "--type", "json", "-p",
-		`[{"op":"add","path":"`+schema+`/x-kubernetes-validations","value":[{"rule":"self.metadata.name != 'never'","message":"of an earlier version"}]},`+
-			`{"op":"replace","path":"`+schema+`/description","value":"of an earlier version"},{"op":"remove","path":"/metadata/annotations"}]`)
+	_, err := e.Kubectl(t.Context(), "patch", "customresourcedefinition", crd, "--field-manager", "helm", "--type", "json",
+		"-p",
+		`[{"op":"add","path":"`+schema+
+			`/x-kubernetes-validations","value":[{"rule":"self.metadata.name != 'never'","message":"of an earlier version"}]},`+
+			`{"op":"replace","path":"`+schema+
+			`/description","value":"of an earlier version"},{"op":"remove","path":"/metadata/annotations"}]`)
 	must(t, err)
 	if get() == want {
 		t.Fatal("the definition is not another one")
@@ -124,7 +133,8 @@ func (e *env) installed(t *testing.T) []string {
 		"uid:.metadata.uid,restarts:.status.containerStatuses[*].restartCount": "pods",
 	} {
 		text, err := e.Kubectl(t.Context(), "get", kinds, "-n", testbed.Namespace, "--sort-by=.metadata.name",
-			"-l", "app.kubernetes.io/name=holdfast", "--no-headers", "-o", "custom-columns=kind:.kind,name:.metadata.name,"+columns)
+			"-l", "app.kubernetes.io/name=holdfast", "--no-headers", "-o",
+			"custom-columns=kind:.kind,name:.metadata.name,"+columns)
 		must(t, err)
 		out = append(out, text)
 	}
@@ -170,7 +180,8 @@ func (e *env) uninstall(t *testing.T, l2, bgp []netip.Addr) {
 		noFinalizer(t, "Service "+services.Items[i].Name, services.Items[i].Finalizers)
 	}
 	e.sameAddresses(t, e.app.Namespace, "chart-l2", l2)
-	left, err := e.Kubectl(t.Context(), "get", "deployments,daemonsets,jobs,clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts",
+	left, err := e.Kubectl(t.Context(), "get",
+		"deployments,daemonsets,jobs,clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts",
 		"-A", "-l", "app.kubernetes.io/name=holdfast", "-o", "name")
 	must(t, err)
 	if left != "" {
@@ -187,8 +198,8 @@ func noFinalizer(t *testing.T, object string, finalizers []string) {
 	}
 }
 
-// testPolicies makes writes that a compromised daemon might try, against each admission policy of the chart, and a write
-// that each daemon makes. internal/house tests all rules of the policies.
+// testPolicies makes writes that a compromised daemon might try, against each admission policy of the chart, and a
+// write that each daemon makes. internal/house tests all rules of the policies.
 func testPolicies(t *testing.T, e *env) {
 	held := e.address(t, "policy")
 	mine, theirs := e.workers()[0], e.workers()[1]
@@ -199,41 +210,54 @@ func testPolicies(t *testing.T, e *env) {
 	pods, err := e.AppPods(t.Context(), e.app)
 	must(t, err)
 	service := func(as kubernetes.Interface, patch string, part ...string) error {
-		_, err := as.CoreV1().Services(e.app.Namespace).Patch(t.Context(), "policy", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, part...)
+		_, err := as.CoreV1().Services(e.app.Namespace).Patch(t.Context(), "policy", types.StrategicMergePatchType,
+			[]byte(patch), metav1.PatchOptions{}, part...)
 		return err
 	}
 	pod := func(patch string) error {
-		_, err := controller.CoreV1().Pods(e.app.Namespace).Patch(t.Context(), pods[0].Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{},
+		_, err := controller.CoreV1().Pods(e.app.Namespace).Patch(t.Context(), pods[0].Name, types.StrategicMergePatchType,
+			[]byte(patch), metav1.PatchOptions{},
 			"status")
 		return err
 	}
 	state := func(node, status string) error {
-		return speaker.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath("/apis/holdfast.dev/v1beta1", testbed.SpeakerStates, node, "status").
+		return speaker.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath("/apis/holdfast.dev/v1beta1",
+			testbed.SpeakerStates, node, "status").
 			Body([]byte(`{"status":` + status + `}`)).Do(t.Context()).Error()
 	}
 	condition := func(kind string) string {
-		return fmt.Sprintf(`{"conditions":[{"type":%q,"status":"True","reason":"Test","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, kind)
+		return fmt.Sprintf(
+			`{"conditions":[{"type":%q,"status":"True","reason":"Test","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`,
+			kind,
+		)
 	}
 	for _, tc := range []struct {
 		name string
 		err  error
 		want string
 	}{
-		{"speaker, addresses", service(speaker, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}}`, "status"), "may not change the addresses"},
-		{"speaker, metadata", service(speaker, `{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`, "status"), "may not change the metadata"},
-		{"speaker, another's condition", service(speaker, `{"status":`+condition("holdfast.dev/AddressAssigned")+`}`, "status"),
+		{"speaker, addresses", service(speaker, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}}`, "status"),
+			"may not change the addresses"},
+		{"speaker, metadata", service(speaker, `{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`, "status"),
+			"may not change the metadata"},
+		{"speaker, another's condition",
+			service(speaker, `{"status":`+condition("holdfast.dev/AddressAssigned")+`}`, "status"),
 			"conditions AnnouncedL2, Announcers, AnnouncedBGP and FilterEnforced only"},
 		{"speaker, spec", service(speaker, `{"spec":{"type":"ClusterIP"}}`), `cannot patch resource "services"`},
 		{"speaker, its condition", service(speaker, `{"status":`+condition("holdfast.dev/AnnouncedBGP")+`}`, "status"), ""},
 		{"speaker, its SpeakerState", state(mine, `{"conflictCount":0}`), ""},
 		{"speaker, another's SpeakerState", state(theirs, `{"conflictCount":0}`), "its own node only"},
-		{"speaker, a condition of its SpeakerState", state(mine, condition("EndpointsWithdrawn")), "may not change the conditions"},
-		{"controller, a label of a Service", service(controller, `{"metadata":{"labels":{"stolen":"yes"}}}`, "status"), "its finalizers in the metadata"},
-		{"controller, another's condition", service(controller, `{"status":`+condition("example.org/Other")+`}`, "status"), "conditions of others"},
+		{"speaker, a condition of its SpeakerState", state(mine, condition("EndpointsWithdrawn")),
+			"may not change the conditions"},
+		{"controller, a label of a Service", service(controller, `{"metadata":{"labels":{"stolen":"yes"}}}`, "status"),
+			"its finalizers in the metadata"},
+		{"controller, another's condition", service(controller, `{"status":`+condition("example.org/Other")+`}`, "status"),
+			"conditions of others"},
 		{"controller, what it reads of a pod", pod(`{}`), ""},
 		{"controller, a label of a pod", pod(`{"metadata":{"labels":{"stolen":"yes"}}}`), "metadata of a pod"},
 		{"controller, the phase of a pod", pod(`{"status":{"phase":"Failed"}}`), "condition Ready of a pod only"},
-		{"administrator, the record of an address", service(e.Kube, `{"status":`+condition("holdfast.dev/AddressRecord")+`}`, "status"), "AddressRecord"},
+		{"administrator, the record of an address",
+			service(e.Kube, `{"status":`+condition("holdfast.dev/AddressRecord")+`}`, "status"), "AddressRecord"},
 	} {
 		if tc.want == "" && tc.err != nil || tc.want != "" && (tc.err == nil || !strings.Contains(tc.err.Error(), tc.want)) {
 			t.Errorf("%s: got %v, want %q in it", tc.name, tc.err, tc.want)

@@ -39,7 +39,8 @@ var inPlace = []testCase{
 	{"Quiet", pluginQuiet},
 }
 
-// testCiliumRanges has Services whose ranges admit no client. Cilium keeps clients outside out in every way, and no pods.
+// testCiliumRanges has Services whose ranges admit no client. Cilium keeps clients outside out in every way, and no
+// pods.
 func testCiliumRanges(t *testing.T, e *env) {
 	inside := e.app
 	inside.Name, inside.Nodes, inside.Replicas = "inside", e.workers()[:1], 1
@@ -75,20 +76,24 @@ func testCiliumWarned(t *testing.T, e *env) {
 	}))
 }
 
-// testOtherRanges gives ranges that nothing enforces to a pool and to a Service: neither is announced. Of spec.loadBalancerSourceRanges
-// the condition says who enforces them.
+// testOtherRanges gives ranges that nothing enforces to a pool and to a Service: neither is announced. Of
+// spec.loadBalancerSourceRanges the condition says who enforces them.
 func testOtherRanges(t *testing.T, e *env) {
 	e.service(t, e.app, "plugin-ranges", from(unusedRanges...))
-	e.waitCondition(t, e.app.Namespace, "plugin-ranges", v1beta1.ConditionFiltered, metav1.ConditionFalse, "FilterNotEnforceable")
+	e.waitCondition(t, e.app.Namespace, "plugin-ranges", v1beta1.ConditionFiltered, metav1.ConditionFalse,
+		"FilterNotEnforceable")
 
-	e.apply(t, object("IPAddressPool", "e2e-plugin", `{addresses: [172.30.0.214, "fd00:30::3:9"], autoAssign: false, sourceRanges: [0.0.0.0/0, "::/0"]}`))
+	e.apply(t, object("IPAddressPool", "e2e-plugin",
+		`{addresses: [172.30.0.214, "fd00:30::3:9"], autoAssign: false, sourceRanges: [0.0.0.0/0, "::/0"]}`))
 	e.valid(t, testbed.Pools, "e2e-plugin", metav1.ConditionFalse, "FilterNotEnforceable")
 	e.apply(t, object("L2Advertisement", "e2e-plugin", `{ipAddressPools: [e2e-plugin]}`))
 	closed := e.service(t, e.app, "plugin-pool", pool("e2e-plugin"))
-	e.waitCondition(t, e.app.Namespace, "plugin-pool", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "FilterNotEnforceable")
+	e.waitCondition(t, e.app.Namespace, "plugin-pool", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse,
+		"FilterNotEnforceable")
 	e.silent(t, closed)
 
 	annotated := e.service(t, e.app, "plugin-annotated", routed, annotation(sourcesAnnotation, "0.0.0.0/0,::/0"))
-	e.waitCondition(t, e.app.Namespace, "plugin-annotated", v1beta1.ConditionAnnouncedBGP, metav1.ConditionFalse, "FilterNotEnforceable")
+	e.waitCondition(t, e.app.Namespace, "plugin-annotated", v1beta1.ConditionAnnouncedBGP, metav1.ConditionFalse,
+		"FilterNotEnforceable")
 	e.hops(t, annotated, 0)
 }

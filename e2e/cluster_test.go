@@ -41,7 +41,8 @@ func testClusterAddresses(t *testing.T, e *env) {
 	}
 	// The first ClusterIP is the API server's.
 	e.apply(t, object("IPAddressPool", "e2e-pods", `{autoAssign: false, addresses: [`+strings.Join(own, ", ")+`]}`))
-	e.apply(t, object("IPAddressPool", "e2e-cluster", `{autoAssign: false, addresses: [10.96.0.0/29, 10.151.0.0/30, "fd00:151::/126"]}`))
+	e.apply(t, object("IPAddressPool", "e2e-cluster",
+		`{autoAssign: false, addresses: [10.96.0.0/29, 10.151.0.0/30, "fd00:151::/126"]}`))
 	for name, n := range map[string]int{"e2e-pods": 0, "e2e-cluster": len(external)} {
 		e.waitPool(t, name, "the controller to have looked for externalIPs", func(p *v1beta1.IPAddressPool) error {
 			if len(p.Status.Guarded) == 0 || len(p.Status.ExternalIPs) != n {
@@ -54,7 +55,8 @@ func testClusterAddresses(t *testing.T, e *env) {
 	t.Run("given", func(t *testing.T) {
 		free := netip.MustParsePrefix("10.151.0.0/30")
 		for i := range 3 { // .0 is one of them
-			if a := e.address(t, fmt.Sprint("cluster-", i), pool("e2e-cluster")); !free.Contains(a) || slices.Contains(external, a) {
+			if a := e.address(t, fmt.Sprint("cluster-", i), pool("e2e-cluster")); !free.Contains(a) ||
+				slices.Contains(external, a) {
 				t.Errorf("a Service got %s", a)
 			}
 		}
@@ -64,7 +66,8 @@ func testClusterAddresses(t *testing.T, e *env) {
 	t.Run("reached", func(t *testing.T) {
 		for _, ip := range pods[1].Status.PodIPs {
 			for range fetches {
-				if _, err := e.FetchAt(t.Context(), "", &pods[0], netip.AddrPortFrom(netip.MustParseAddr(ip.IP), 8080)); err != nil {
+				if _, err := e.FetchAt(t.Context(), "", &pods[0],
+					netip.AddrPortFrom(netip.MustParseAddr(ip.IP), 8080)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -19,10 +19,13 @@ import (
 )
 
 // atOnce lets an upgrade replace all speakers at once.
-var atOnce = []string{"--set", "speaker.minReadySeconds=0", "--set", "speaker.updateStrategy.rollingUpdate.maxUnavailable=100%"}
+var atOnce = []string{
+	"--set", "speaker.minReadySeconds=0", "--set", "speaker.updateStrategy.rollingUpdate.maxUnavailable=100%",
+}
 
-// testDataPath stops kube-proxy on all nodes, and plain DNAT rules deliver in its place: with dataPath: Other Services are announced in every way,
-// but for those with ranges that nothing enforces, and no speaker waits for kube-proxy or keeps a table.
+// testDataPath stops kube-proxy on all nodes, and plain DNAT rules deliver in its place: with dataPath: Other Services
+// are announced in every way, but for those with ranges that nothing enforces, and no speaker waits for kube-proxy or
+// keeps a table.
 func testDataPath(t *testing.T, e *env) {
 	api := netip.AddrPortFrom(e.nodeAddresses(t, e.Cluster.Nodes()[0])[0], 6443)
 	undo(t, func(ctx context.Context) error {
@@ -40,7 +43,8 @@ func testDataPath(t *testing.T, e *env) {
 			testbed.Until(ctx, time.Minute, "kube-proxy on all nodes", serves))
 	})
 	must(t, e.standIn(t.Context(), nil, api))
-	must(t, e.onNodes(t.Context(), "mv "+proxyConfig+" "+proxyHidden+"; pkill -KILL -x kube-proxy; nft 'delete table ip kube-proxy; delete table ip6 kube-proxy; "+
+	must(t, e.onNodes(t.Context(), "mv "+proxyConfig+" "+proxyHidden+
+		"; pkill -KILL -x kube-proxy; nft 'delete table ip kube-proxy; delete table ip6 kube-proxy; "+
 		"add table inet holdfast-headstart'"))
 	must(t, e.Install(t.Context(), append([]string{"--set", "dataPath=Other"}, atOnce...)...))
 	must(t, testbed.Until(t.Context(), soon, "the end of all tables", func(ctx context.Context) error {
@@ -74,17 +78,21 @@ func testDataPath(t *testing.T, e *env) {
 	// The network plugin would enforce these. Ours does not, and no filter of Holdfast's is in the way.
 	e.open(t, testbed.Client, served["ranges"])
 	e.announced(t, e.app.Namespace, "path-ranges")
-	e.waitCondition(t, e.app.Namespace, "path-ranges", v1beta1.ConditionFiltered, metav1.ConditionFalse, "FilterNotEnforceable")
+	e.waitCondition(t, e.app.Namespace, "path-ranges", v1beta1.ConditionFiltered, metav1.ConditionFalse,
+		"FilterNotEnforceable")
 	e.why(t, "spec.loadBalancerSourceRanges is the network plugin's to enforce", e.app.Namespace+"/path-ranges")
 
-	e.apply(t, object("IPAddressPool", "e2e-path", `{addresses: [172.30.0.214, "fd00:30::3:9"], autoAssign: false, sourceRanges: [0.0.0.0/0, "::/0"]}`))
+	e.apply(t, object("IPAddressPool", "e2e-path",
+		`{addresses: [172.30.0.214, "fd00:30::3:9"], autoAssign: false, sourceRanges: [0.0.0.0/0, "::/0"]}`))
 	e.valid(t, testbed.Pools, "e2e-path", metav1.ConditionFalse, "FilterNotEnforceable")
 	e.apply(t, object("L2Advertisement", "e2e-path", `{ipAddressPools: [e2e-path]}`))
 	closed := e.service(t, e.app, "path-pool", pool("e2e-path"))
-	e.waitCondition(t, e.app.Namespace, "path-pool", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "FilterNotEnforceable")
+	e.waitCondition(t, e.app.Namespace, "path-pool", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse,
+		"FilterNotEnforceable")
 	e.silent(t, closed)
 	annotated := e.service(t, e.app, "path-annotated", routed, annotation(sourcesAnnotation, "0.0.0.0/0,::/0"))
-	e.waitCondition(t, e.app.Namespace, "path-annotated", v1beta1.ConditionAnnouncedBGP, metav1.ConditionFalse, "FilterNotEnforceable")
+	e.waitCondition(t, e.app.Namespace, "path-annotated", v1beta1.ConditionAnnouncedBGP, metav1.ConditionFalse,
+		"FilterNotEnforceable")
 	e.hops(t, annotated, 0)
 	e.why(t, "nothing enforces the source ranges", e.app.Namespace+"/path-annotated")
 
@@ -109,7 +117,8 @@ func (e *env) onNodes(ctx context.Context, line string) error {
 	return nil
 }
 
-// standIn has every node lead connections to addresses of the application to its first pod, and those to the ClusterIP of the API server to that.
+// standIn has every node lead connections to addresses of the application to its first pod, and those to the ClusterIP
+// of the API server to that.
 func (e *env) standIn(ctx context.Context, addresses []netip.Addr, api netip.AddrPort) error {
 	pods, err := e.AppPods(ctx, e.app)
 	if err != nil {
@@ -131,7 +140,8 @@ func (e *env) standIn(ctx context.Context, addresses []netip.Addr, api netip.Add
 			}
 			for protocol, port := range map[string]uint16{probe.TCP: 8080, probe.UDP: 8081} {
 				at := netip.MustParseAddrPort(testbed.Target(protocol, a))
-				rules[family] += fmt.Sprintf("%s daddr %s %s dport %d dnat to %s; ", family, a, protocol, at.Port(), netip.AddrPortFrom(to, port))
+				rules[family] += fmt.Sprintf("%s daddr %s %s dport %d dnat to %s; ", family, a, protocol, at.Port(),
+					netip.AddrPortFrom(to, port))
 			}
 		}
 	}
@@ -139,14 +149,15 @@ func (e *env) standIn(ctx context.Context, addresses []netip.Addr, api netip.Add
 	for _, family := range []string{"ip", "ip6"} {
 		fmt.Fprintf(&table, "table %[1]s standin; delete table %[1]s standin; table %[1]s standin { "+
 			"chain arriving { type nat hook prerouting priority -100; %[2]s}; "+
-			"chain own { type nat hook output priority -100; %[2]s}; chain leaving { type nat hook postrouting priority 100; ct status dnat masquerade; }; }; ",
+			"chain own { type nat hook output priority -100; %[2]s}; chain leaving { type nat hook postrouting priority 100; "+
+			"ct status dnat masquerade; }; }; ",
 			family, rules[family])
 	}
 	return e.onNodes(ctx, "nft '"+table.String()+"'")
 }
 
-// testHeadStart creates Services while kube-proxy is frozen on every node: their addresses are served all the same. Open
-// connections stay when kube-proxy goes on and takes over.
+// testHeadStart creates Services while kube-proxy is frozen on every node: their addresses are served all the same.
+// Open connections stay when kube-proxy goes on and takes over.
 func testHeadStart(t *testing.T, e *env) {
 	freeze := func(ctx context.Context, signal string) {
 		for _, node := range e.Cluster.Nodes() {

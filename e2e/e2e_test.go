@@ -35,12 +35,13 @@ type testCase struct {
 // breaking are the cases in which nodes, networks or speakers fail, or another machine claims an address: in these
 // speakers may see conflicts.
 var breaking = []string{
-	"Conflict", "L2Loss", "L2Fabric", "L2Private", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader", "LivingEndpoint", "Unfiltered",
+	"Conflict", "L2Loss", "L2Fabric", "L2Private", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader",
+	"LivingEndpoint", "Unfiltered",
 	"NodeLoss", "Boot", "Chart", "BGPFaults", "DataPath", "Proxy",
 }
 
-// needs are what cases, or parts of them, ask of the cluster that not every one can do. Where it cannot they are skipped,
-// and listed.
+// needs are what cases, or parts of them, ask of the cluster that not every one can do. Where it cannot they are
+// skipped, and listed.
 var needs = map[string][]wire.Ability{
 	"Boot":              {wire.StopsProxy},
 	"DataPath":          {wire.StopsProxy},

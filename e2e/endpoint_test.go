@@ -48,10 +48,19 @@ func handMade(ports ...corev1.ServicePort) change {
 var httpPort = corev1.ServicePort{Name: "http", Port: testbed.HTTPPort}
 
 // slice writes an EndpointSlice of a Service, with a port of the echo application and one endpoint for each pod.
-func (e *env) slice(t *testing.T, service, name string, family discoveryv1.AddressType, port string, pods ...corev1.Pod) {
+func (e *env) slice(
+	t *testing.T,
+	service, name string,
+	family discoveryv1.AddressType,
+	port string,
+	pods ...corev1.Pod,
+) {
 	t.Helper()
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: e.app.Namespace, Name: service + "-" + name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: e.app.Namespace, Name: service + "-" + name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
 		AddressType: family,
 		Ports:       []discoveryv1.EndpointPort{{Name: &port, Port: new(int32(8080))}},
 	}
@@ -110,7 +119,8 @@ func (e *env) waitMessage(t *testing.T, name, kind string, status metav1.Conditi
 func (e *env) oneFamily(t *testing.T, pods []corev1.Pod) {
 	addresses := e.service(t, e.app, "family", handMade(httpPort))
 	e.slice(t, "family", "v4", discoveryv1.AddressTypeIPv4, "http", pods...)
-	e.waitMessage(t, "family", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "NoServingEndpoint", "no endpoint serves a port of the Service over IPv6")
+	e.waitMessage(t, "family", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "NoServingEndpoint",
+		"no endpoint serves a port of the Service over IPv6")
 	e.answers(t, testbed.Client, addresses[0])
 	e.silent(t, addresses[1:])
 	e.slice(t, "family", "v6", discoveryv1.AddressTypeIPv6, "http", pods...)
@@ -157,7 +167,8 @@ func (e *env) portsApart(t *testing.T, pods []corev1.Pod) {
 	other := corev1.ServicePort{Name: "other", Port: 8000}
 	addresses := e.service(t, e.app, "ports", handMade(httpPort, other), local)
 	e.slice(t, "ports", "http", discoveryv1.AddressTypeIPv4, "http", pods...)
-	e.waitMessage(t, "ports", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "NoServingEndpoint", "no endpoint serves port 8000/TCP over IPv4")
+	e.waitMessage(t, "ports", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "NoServingEndpoint",
+		"no endpoint serves port 8000/TCP over IPv4")
 	e.slice(t, "ports", "other", discoveryv1.AddressTypeIPv4, "other", pods[1])
 	e.slice(t, "ports", "v6", discoveryv1.AddressTypeIPv6, "http", pods[1])
 	e.slice(t, "ports", "v6-other", discoveryv1.AddressTypeIPv6, "other", pods[1])
@@ -166,7 +177,9 @@ func (e *env) portsApart(t *testing.T, pods []corev1.Pod) {
 		e.answers(t, testbed.Client, a)
 		must(t, testbed.Until(t.Context(), soon, "an answer of both ports", func(ctx context.Context) error {
 			results, err := e.Knock(ctx, testbed.Client, probe.TCP, netip.AddrPortFrom(a, uint16(other.Port)))
-			if err == nil && slices.ContainsFunc(results, func(r probe.Result) bool { return !r.OK || r.Answer.Node != pods[1].Spec.NodeName }) {
+			if err == nil && slices.ContainsFunc(results, func(r probe.Result) bool {
+				return !r.OK || r.Answer.Node != pods[1].Spec.NodeName
+			}) {
 				err = fmt.Errorf("port %d answers %+v", other.Port, results)
 			}
 			return err
@@ -209,6 +222,7 @@ spec: {ipAddressPools: [e2e-aggregate], aggregationLength: 28, aggregationLength
 		for _, a := range addresses {
 			e.answers(t, testbed.Far, a)
 		}
-		e.waitMessage(t, fmt.Sprint("aggregate-", i), v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue, "Announced", "is advertised beside 198.18.77.0/28")
+		e.waitMessage(t, fmt.Sprint("aggregate-", i), v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue, "Announced",
+			"is advertised beside 198.18.77.0/28")
 	}
 }

@@ -82,7 +82,8 @@ func testFilterPMTU(t *testing.T, e *env) {
 	before := e.tooBig(t)
 	for _, a := range addresses {
 		url := "http://" + netip.AddrPortFrom(a, testbed.HTTPPort).String() + "/?more=300000"
-		size, err := e.On(t.Context(), testbed.Far, "curl", "-sS", "--noproxy", "*", "-m", "8", "-o", "/dev/null", "-w", "%{size_download}", url)
+		size, err := e.On(t.Context(), testbed.Far, "curl", "-sS", "--noproxy", "*", "-m", "8", "-o", "/dev/null", "-w",
+			"%{size_download}", url)
 		must(t, err)
 		if n, err := strconv.Atoi(size); err != nil || n < 300000 {
 			t.Errorf("%s: %s bytes came (%v)", a, size, err)
@@ -100,7 +101,8 @@ func (e *env) tooBig(t *testing.T) int {
 	t.Helper()
 	sum := 0
 	for _, router := range []string{testbed.Router1, testbed.Router2} {
-		out, err := e.On(t.Context(), router, "bash", "-c", "nstat -asz IcmpOutDestUnreachs Icmp6OutPktTooBigs | awk '{n += $2} END {print n}'")
+		out, err := e.On(t.Context(), router, "bash", "-c",
+			"nstat -asz IcmpOutDestUnreachs Icmp6OutPktTooBigs | awk '{n += $2} END {print n}'")
 		must(t, err)
 		n, err := strconv.Atoi(strings.TrimSpace(out))
 		must(t, err)
@@ -120,7 +122,8 @@ func testFilterLocal(t *testing.T, e *env) {
 	must(t, err)
 	health := uint16(s.Spec.HealthCheckNodePort)
 	status := func(a netip.Addr) (string, error) {
-		return e.On(t.Context(), testbed.Client, "curl", "-s", "--noproxy", "*", "-m", "2", "-o", "/dev/null", "-w", "%{http_code}",
+		return e.On(t.Context(), testbed.Client, "curl", "-s", "--noproxy", "*", "-m", "2", "-o", "/dev/null", "-w",
+			"%{http_code}",
 			"http://"+netip.AddrPortFrom(a, health).String())
 	}
 	for node, want := range map[string]string{e.workers()[0]: "200", e.workers()[2]: "503"} {
@@ -146,7 +149,8 @@ func (e *env) sendTo(t *testing.T, addresses []netip.Addr, node string) {
 	mac, err := e.On(t.Context(), node, "cat", "/sys/class/net/eth0/address")
 	must(t, err)
 	for _, a := range addresses {
-		_, err := e.On(t.Context(), testbed.Client, "ip", "neigh", "replace", a.String(), "lladdr", strings.TrimSpace(mac), "nud", "permanent", "dev", "eth0")
+		_, err := e.On(t.Context(), testbed.Client, "ip", "neigh", "replace", a.String(), "lladdr", strings.TrimSpace(mac),
+			"nud", "permanent", "dev", "eth0")
 		must(t, err)
 		undo(t, func(ctx context.Context) error {
 			return e.do(ctx, testbed.Client, "ip", "neigh", "del", a.String(), "dev", "eth0")
@@ -203,7 +207,8 @@ func testFilterOrder(t *testing.T, e *env) {
 		pods, err := e.Pods(t.Context(), testbed.Speaker)
 		must(t, err)
 		for i := range pods {
-			must(t, e.Kube.CoreV1().Pods(testbed.Namespace).Delete(t.Context(), pods[i].Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+			must(t, e.Kube.CoreV1().Pods(testbed.Namespace).Delete(t.Context(), pods[i].Name,
+				metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 		}
 		for _, node := range e.Cluster.Nodes() {
 			if _, err := e.On(t.Context(), node, "nft", "list", "table", "inet", "holdfast"); err != nil {
@@ -248,8 +253,8 @@ until nft list table inet holdfast >/dev/null 2>&1; do :; done; echo $(( ($(date
 	e.proxies(t, node, probed)
 }
 
-// proxies waits until kube-proxy on a node has rules for both addresses of a Service. Holdfast serves a new address without
-// them.
+// proxies waits until kube-proxy on a node has rules for both addresses of a Service. Holdfast serves a new address
+// without them.
 func (e *env) proxies(t *testing.T, node string, addresses []netip.Addr) {
 	t.Helper()
 	for _, a := range addresses {
@@ -357,7 +362,8 @@ type holder struct {
 func (e *env) hold(t *testing.T, port netip.AddrPort) *holder {
 	t.Helper()
 	script := `exec 3<>/dev/tcp/$0/$1 && echo open && read -r && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3`
-	h := &holder{cmd: e.Cluster.Command(t.Context(), testbed.Client, "bash", "-c", script, port.Addr().String(), fmt.Sprint(port.Port()))}
+	h := &holder{cmd: e.Cluster.Command(t.Context(), testbed.Client, "bash", "-c", script, port.Addr().String(),
+		fmt.Sprint(port.Port()))}
 	in, err := h.cmd.StdinPipe()
 	must(t, err)
 	out, err := h.cmd.StdoutPipe()

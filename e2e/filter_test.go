@@ -70,7 +70,8 @@ func (e *env) knock(ctx context.Context, host, protocol string, port netip.AddrP
 		switch {
 		case r.OK, strings.HasPrefix(r.Error, "4"): // another program than the application answers with an HTTP error
 			one = anAnswer
-		case strings.Contains(r.Error, "refused"), strings.Contains(r.Error, "reset"), strings.Contains(r.Error, "unreachable"):
+		case strings.Contains(r.Error, "refused"), strings.Contains(r.Error, "reset"),
+			strings.Contains(r.Error, "unreachable"):
 			one = aRefusal
 		}
 		if all != "" && all != one {
@@ -107,13 +108,14 @@ func (e *env) waitReply(t *testing.T, host string, want reply, frontends ...fron
 	group.SetLimit(4)
 	for _, d := range frontends {
 		group.Go(func() error {
-			return testbed.Until(t.Context(), soon, fmt.Sprintf("%s to get %s from %s over %s", host, want, d.at, d.protocol), func(ctx context.Context) error {
-				got, err := e.knock(ctx, host, d.protocol, d.at)
-				if err == nil && got != want {
-					err = fmt.Errorf("it gets %s", got)
-				}
-				return err
-			})
+			return testbed.Until(t.Context(), soon,
+				fmt.Sprintf("%s to get %s from %s over %s", host, want, d.at, d.protocol), func(ctx context.Context) error {
+					got, err := e.knock(ctx, host, d.protocol, d.at)
+					if err == nil && got != want {
+						err = fmt.Errorf("it gets %s", got)
+					}
+					return err
+				})
 		})
 	}
 	must(t, group.Wait())
@@ -180,11 +182,13 @@ func testFilterClosed(t *testing.T, e *env) {
 	e.annotate(t, "closed", sourcesAnnotation, "")
 	e.shut(t, testbed.Client, addresses)
 	c := e.waitCondition(t, e.app.Namespace, "closed", v1beta1.ConditionFiltered, metav1.ConditionFalse, "NoSourceAllowed")
-	e.describes(t, []string{"Warning", "NoSourceAllowed", c.Message, addresses[0].String() + ": from no client"}, "service", "-n", e.app.Namespace, "closed")
+	e.describes(t, []string{"Warning", "NoSourceAllowed", c.Message, addresses[0].String() + ": from no client"},
+		"service", "-n", e.app.Namespace, "closed")
 	own := e.hostRanges(t, testbed.Client, addresses)
 	e.annotate(t, "closed", sourcesAnnotation, "banana, "+strings.Join(own, ", "))
 	e.open(t, testbed.Client, addresses)
-	c = e.waitCondition(t, e.app.Namespace, "closed", v1beta1.ConditionFiltered, metav1.ConditionFalse, "InvalidSourceRange")
+	c = e.waitCondition(t, e.app.Namespace, "closed", v1beta1.ConditionFiltered, metav1.ConditionFalse,
+		"InvalidSourceRange")
 	if !strings.Contains(c.Message, `"banana"`) || !strings.Contains(c.Message, own[0]) {
 		t.Errorf("the condition names neither the bad entry nor the ranges in force: %s", c.Message)
 	}

@@ -23,16 +23,20 @@ const frrImageName = "quay.io/metallb/frr-k8s:lab"
 var frrPackages = []string{
 	"frr", "frr-pythontools", "tini", "bash", "coreutils", "sed", "grep", "util-linux", "procps",
 	"python3-minimal", "python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib",
-	"libacl1", "libattr1", "libaudit1", "libc6", "libcap-ng0", "libcap2", "libcrypt1", "libexpat1", "libgmp10", "libjson-c5", "libpam0g",
-	"libpam-modules", "libpcre2-8-0", "libproc2-0", "libreadline8", "libselinux1", "libsmartcols1", "libsystemd0", "libtinfo6", "libyang2", "zlib1g",
+	"libacl1", "libattr1", "libaudit1", "libc6", "libcap-ng0", "libcap2", "libcrypt1", "libexpat1", "libgmp10",
+	"libjson-c5", "libpam0g",
+	"libpam-modules", "libpcre2-8-0", "libproc2-0", "libreadline8", "libselinux1", "libsmartcols1", "libsystemd0",
+	"libtinfo6", "libyang2", "zlib1g",
 }
 
-// frrFiles are written as FRR's own image has them: the chart runs docker-start, and copies files as user 100 of group 101.
+// frrFiles are written as FRR's own image has them: the chart runs docker-start, and copies files as user 100 of group
+// 101.
 var frrFiles = map[string]string{
-	"/usr/lib/frr/docker-start": "#!/bin/bash\nchown -R frr:frr /etc/frr\nsource /usr/lib/frr/frrcommon.sh\nexec /usr/lib/frr/watchfrr $(daemon_list)\n",
-	"/etc/passwd":               "root:x:0:0:root:/root:/bin/bash\nfrr:x:100:101:FRR:/:/usr/sbin/nologin\n",
-	"/etc/pam.d/frr":            "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n",
-	"/etc/group":                "root:x:0:\nfrr:x:101:\nfrrvty:x:102:frr\n",
+	"/usr/lib/frr/docker-start": "#!/bin/bash\nchown -R frr:frr /etc/frr\nsource /usr/lib/frr/frrcommon.sh\nexec " +
+		"/usr/lib/frr/watchfrr $(daemon_list)\n",
+	"/etc/passwd":    "root:x:0:0:root:/root:/bin/bash\nfrr:x:100:101:FRR:/:/usr/sbin/nologin\n",
+	"/etc/pam.d/frr": "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n",
+	"/etc/group":     "root:x:0:\nfrr:x:101:\nfrrvty:x:102:frr\n",
 }
 
 // frrImage makes the image of FRR-K8s, whose programs are compiled in dir, and of Debian's FRR.
@@ -41,7 +45,8 @@ func (m *migration) frrImage(t *testing.T, dir string) oci.Image {
 	root := t.TempDir()
 	must(t, debian.Unpack(t.Context(), root, frrPackages...))
 	files := unpacked(t, root)
-	reloader, err := os.ReadFile(filepath.Join(m.module(t, "frrk8s", "github.com/metallb/frr-k8s"), "cmd", "reloader", "frr-reloader.sh"))
+	reloader, err := os.ReadFile(filepath.Join(m.module(t, "frrk8s", "github.com/metallb/frr-k8s"), "cmd", "reloader",
+		"frr-reloader.sh"))
 	must(t, err)
 	texts := maps.Clone(frrFiles)
 	texts["/frr-reloader.sh"] = string(reloader) // files of a module cannot be executed

@@ -176,18 +176,24 @@ func (e *env) apply(t *testing.T, text string) {
 }
 
 // waitCondition waits until a condition of a Service has a status and a reason.
-func (e *env) waitCondition(t *testing.T, namespace, name, kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
+func (e *env) waitCondition(
+	t *testing.T,
+	namespace, name, kind string,
+	status metav1.ConditionStatus,
+	reason string,
+) metav1.Condition {
 	t.Helper()
 	var got metav1.Condition
-	must(t, testbed.Until(t.Context(), soon, fmt.Sprintf("%s %s=%s %s", name, kind, status, reason), func(ctx context.Context) (err error) {
-		if got, err = e.ServiceCondition(ctx, namespace, name, kind); err != nil {
-			return err
-		}
-		if got.Status != status || got.Reason != reason {
-			return fmt.Errorf("it is %s %s: %s", got.Status, got.Reason, got.Message)
-		}
-		return nil
-	}))
+	must(t, testbed.Until(t.Context(), soon,
+		fmt.Sprintf("%s %s=%s %s", name, kind, status, reason), func(ctx context.Context) (err error) {
+			if got, err = e.ServiceCondition(ctx, namespace, name, kind); err != nil {
+				return err
+			}
+			if got.Status != status || got.Reason != reason {
+				return fmt.Errorf("it is %s %s: %s", got.Status, got.Reason, got.Message)
+			}
+			return nil
+		}))
 	return got
 }
 
@@ -275,7 +281,8 @@ func logOutages(t *testing.T, what string, results []probe.Result) (failed int) 
 		failed += o.Failed
 	}
 	longest, some := probe.Longest(outages)
-	t.Logf("%s: %d of %d probes failed, longest time without an answer %d ms%s", what, failed, len(results), longest.Length().Milliseconds(), failures(results))
+	t.Logf("%s: %d of %d probes failed, longest time without an answer %d ms%s", what, failed, len(results),
+		longest.Length().Milliseconds(), failures(results))
 	if some && !outages[len(outages)-1].Over {
 		t.Errorf("%s: the last outage has not ended", what)
 	}

@@ -54,7 +54,8 @@ func testConflict(t *testing.T, e *env) {
 	mac, del := e.clientHas(t, addresses)
 
 	e.create(t, e.app, "conflict", pool(name))
-	c := e.waitCondition(t, e.app.Namespace, "conflict", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "AddressConflict")
+	c := e.waitCondition(t, e.app.Namespace, "conflict", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse,
+		"AddressConflict")
 	for _, a := range addresses {
 		if !strings.Contains(c.Message, a.String()+" ") || !strings.Contains(c.Message, "is in use by "+mac) {
 			t.Errorf("the Service's condition is %q, want the MAC %s that claims %s", c.Message, mac, a)
@@ -64,20 +65,22 @@ func testConflict(t *testing.T, e *env) {
 	e.describes(t, []string{"AddressConflict", mac}, "ipaddresspool", name)
 	e.describes(t, []string{"Conflicts", mac}, "speakerstates")
 	e.why(t, "is in use by "+mac, e.app.Namespace+"/conflict")
-	e.why(t, "First: Remove the address from the machine with that MAC, or take it out of the pool", e.app.Namespace+"/conflict")
+	e.why(t, "First: Remove the address from the machine with that MAC, or take it out of the pool",
+		e.app.Namespace+"/conflict")
 	e.why(t, mac, "pool", name)
 
 	must(t, del())
 	e.announced(t, e.app.Namespace, "conflict")
 	e.waitPool(t, name, "the end of the conflicts in the pool's status", contested("", nil))
 	// Normal Events queue behind the Events of earlier cases, since their rate is limited.
-	must(t, testbed.Until(t.Context(), 5*time.Minute, "the Event about the end of the conflict", func(ctx context.Context) error {
-		out, err := e.Kubectl(ctx, "describe", "ipaddresspool", name)
-		if err == nil && !strings.Contains(out, "AddressFree") {
-			err = fmt.Errorf("there is none:\n%s", out)
-		}
-		return err
-	}))
+	must(t, testbed.Until(t.Context(), 5*time.Minute,
+		"the Event about the end of the conflict", func(ctx context.Context) error {
+			out, err := e.Kubectl(ctx, "describe", "ipaddresspool", name)
+			if err == nil && !strings.Contains(out, "AddressFree") {
+				err = fmt.Errorf("there is none:\n%s", out)
+			}
+			return err
+		}))
 	e.served(t, testbed.Client, addresses)
 }
 
@@ -197,7 +200,8 @@ func (e *env) marked(ctx context.Context, app testbed.App) ([]string, error) {
 func (e *env) renewed(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
-	w, err := e.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + node})
+	w, err := e.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Watch(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=" + node})
 	if err != nil {
 		return err
 	}
@@ -242,18 +246,20 @@ func testDeadEndpoint(t *testing.T, e *env) {
 	must(t, err)
 	for _, s := range seen {
 		last := s.LastFailed().Sub(off)
-		t.Logf("dead endpoint: %s: %d probes failed, the last one %d ms after the plug was pulled", s.Name, s.Failed(), last.Milliseconds())
+		t.Logf("dead endpoint: %s: %d probes failed, the last one %d ms after the plug was pulled", s.Name, s.Failed(),
+			last.Milliseconds())
 		if last > deadEndpointLimit {
 			t.Errorf("%s: a probe failed %s after the plug was pulled", s.Name, last)
 		}
 	}
-	must(t, testbed.Until(t.Context(), soon, "attempts that the kernel was made to forget", func(ctx context.Context) error {
-		after, err := e.Metrics(ctx, owner)
-		if err == nil && after[forgotten] == before[forgotten] {
-			err = fmt.Errorf("%s made its kernel forget none", owner)
-		}
-		return err
-	}))
+	must(t, testbed.Until(t.Context(), soon,
+		"attempts that the kernel was made to forget", func(ctx context.Context) error {
+			after, err := e.Metrics(ctx, owner)
+			if err == nil && after[forgotten] == before[forgotten] {
+				err = fmt.Errorf("%s made its kernel forget none", owner)
+			}
+			return err
+		}))
 	e.describes(t, []string{"NodeUnreachable"}, "node", victim)
 	e.describes(t, []string{"EndpointsWithdrawn"}, "service", "-n", app.Namespace, app.Name)
 
@@ -261,7 +267,8 @@ func testDeadEndpoint(t *testing.T, e *env) {
 	must(t, e.Cluster.PowerOn(t.Context(), victim))
 	must(t, e.WaitNode(t.Context(), victim, on))
 	until(t, e.Resource(testbed.SpeakerStates), victim, "the end of the mark", func(s *v1beta1.SpeakerState) error {
-		if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn); c == nil || c.Status != metav1.ConditionFalse {
+		if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionEndpointsWithdrawn); c == nil ||
+			c.Status != metav1.ConditionFalse {
 			return fmt.Errorf("the condition is %+v", c)
 		}
 		return nil

@@ -111,7 +111,8 @@ func (s *stage) run(t *testing.T, f fault) {
 
 	during, after := between(seen, hit, repairedAt), between(seen, repairedAt, time.Now())
 	t.Logf("matrix: %s: %s; two answered for %d ms", f.name, during, s.shared(frames).Milliseconds())
-	t.Logf("matrix: %s, repaired: %s; the last other answer came %d ms later", f.name, after, s.settledAfter(frames, repairedAt).Milliseconds())
+	t.Logf("matrix: %s, repaired: %s; the last other answer came %d ms later", f.name, after,
+		s.settledAfter(frames, repairedAt).Milliseconds())
 	limit := promised
 	if !*matrix {
 		limit = 5 * promised
@@ -129,13 +130,14 @@ func (s *stage) run(t *testing.T, f fault) {
 func (s *stage) agreed(t *testing.T) {
 	t.Helper()
 	for _, a := range s.Addresses {
-		must(t, testbed.Until(t.Context(), time.Second, "the client to know the owner of "+a.String(), func(ctx context.Context) error {
-			known, err := s.env.Owner(ctx, testbed.Client, a)
-			if err == nil && !slices.Contains(s.workers(), known) {
-				err = fmt.Errorf("it is %s", known)
-			}
-			return err
-		}))
+		must(t, testbed.Until(t.Context(), time.Second,
+			"the client to know the owner of "+a.String(), func(ctx context.Context) error {
+				known, err := s.env.Owner(ctx, testbed.Client, a)
+				if err == nil && !slices.Contains(s.workers(), known) {
+					err = fmt.Errorf("it is %s", known)
+				}
+				return err
+			}))
 	}
 }
 
@@ -232,7 +234,8 @@ func withControllers(t *testing.T, s *stage, owner string) {
 }
 
 func drain(t *testing.T, s *stage, owner string) {
-	_, err := s.env.Kubectl(t.Context(), "drain", owner, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=60s")
+	_, err := s.env.Kubectl(t.Context(), "drain", owner, "--ignore-daemonsets", "--force", "--delete-emptydir-data",
+		"--timeout=60s")
 	must(t, err)
 }
 
@@ -245,7 +248,8 @@ func uncordon(t *testing.T, s *stage, owner string) {
 func setLabel(value string) func(*testing.T, *stage, string) {
 	return func(t *testing.T, s *stage, owner string) {
 		patch := `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":` + value + `}}}`
-		_, err := s.env.Kube.CoreV1().Nodes().Patch(t.Context(), owner, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err := s.env.Kube.CoreV1().Nodes().Patch(t.Context(), owner, types.MergePatchType, []byte(patch),
+			metav1.PatchOptions{})
 		must(t, err)
 	}
 }
@@ -266,7 +270,8 @@ func (s *stage) selectNodes(t *testing.T, selectors string) {
 
 func rollOut(t *testing.T, s *stage, _ string) {
 	for _, args := range [][]string{{"restart"}, {"status", "--timeout=2m"}} {
-		_, err := s.env.Kubectl(t.Context(), append([]string{"-n", testbed.Namespace, "rollout", args[0], "daemonset/" + testbed.Speaker}, args[1:]...)...)
+		_, err := s.env.Kubectl(t.Context(),
+			append([]string{"-n", testbed.Namespace, "rollout", args[0], "daemonset/" + testbed.Speaker}, args[1:]...)...)
 		must(t, err)
 	}
 }
@@ -347,7 +352,8 @@ func (s *spread) part(t *testing.T, nodes []string, api bool) {
 	}
 }
 
-// disputes returns how long two nodes claimed an address during a partition, and the time from its beginning to the last double claim.
+// disputes returns how long two nodes claimed an address during a partition, and the time from its beginning to the
+// last double claim.
 func disputes(claims []whohas.Claim, a netip.Addr, hit, repairedAt time.Time) (contested, last time.Duration) {
 	for _, span := range whohas.Contested(whohas.Periods(claims, a)) {
 		if span.From.Before(repairedAt) && span.To.After(hit) {
@@ -421,7 +427,8 @@ func (s *spread) run(t *testing.T, tr partialFault) {
 	frames, err := claims.Stop()
 	must(t, err)
 
-	t.Logf("matrix: %s: of %s, one of %d speakers, for %s; as before %d ms later", tr.name, s.hit, s.speakers, tr.duration(), back.Milliseconds())
+	t.Logf("matrix: %s: of %s, one of %d speakers, for %s; as before %d ms later", tr.name, s.hit, s.speakers,
+		tr.duration(), back.Milliseconds())
 	for _, a := range s.addresses {
 		fetches, err := streams[a].Stop()
 		must(t, err)

@@ -70,7 +70,8 @@ func ungrouped(t *testing.T) {
 	}
 	must(t, err)
 	// The kernel closes its standard input when the test process ends, in whatever way.
-	restore := exec.Command("/bin/sh", "-c", `trap "" INT TERM; read end; echo "$1" > "$2"`, "restore", strings.TrimSpace(string(setting)), autogroup)
+	restore := exec.Command("/bin/sh", "-c", `trap "" INT TERM; read end; echo "$1" > "$2"`, "restore",
+		strings.TrimSpace(string(setting)), autogroup)
 	end, err := restore.StdinPipe()
 	must(t, err)
 	must(t, restore.Start())

@@ -35,7 +35,9 @@ type network struct {
 
 var (
 	onLAN    = network{"loss", testbed.Client, testbed.LAN, `172.30.0.231-172.30.0.236, "fd00:30::4:0/124"`, "", 0}
-	onFabric = network{"fabric", testbed.Router1, testbed.Fabric, `172.31.0.233-172.31.0.238, "fd00:31::4:0/124"`, testbed.Fabric, 0}
+	onFabric = network{
+		"fabric", testbed.Router1, testbed.Fabric, `172.31.0.233-172.31.0.238, "fd00:31::4:0/124"`, testbed.Fabric, 0,
+	}
 )
 
 // spread is a set of addresses, of which each worker announces some: it shows how a fault of one
@@ -64,14 +66,18 @@ func newSpread(t *testing.T, e *env, n network, changes ...change) *spread {
 	pods, err := e.Pods(t.Context(), testbed.Speaker)
 	must(t, err)
 	s.speakers = len(pods)
-	app := testbed.App{Namespace: e.app.Namespace, Name: n.name, Replicas: int32(max(1, n.pods)), Nodes: e.workers()[:max(1, n.pods)], Patience: 30}
+	app := testbed.App{
+		Namespace: e.app.Namespace, Name: n.name, Replicas: int32(max(1, n.pods)), Nodes: e.workers()[:max(1, n.pods)],
+		Patience: 30,
+	}
 	undo(t, func(ctx context.Context) error {
 		return e.Kube.AppsV1().Deployments(app.Namespace).Delete(ctx, app.Name, metav1.DeleteOptions{})
 	})
 	must(t, e.Deploy(t.Context(), app))
 	e.announceOn(t, n)
 	for i := range spreadServices {
-		s.addresses = append(s.addresses, e.service(t, app, fmt.Sprintf("%s-%d", n.name, i), append(changes, pool(n.name))...)...)
+		s.addresses = append(s.addresses,
+			e.service(t, app, fmt.Sprintf("%s-%d", n.name, i), append(changes, pool(n.name))...)...)
 	}
 	e.served(t, n.host, s.addresses)
 	return s
@@ -289,8 +295,8 @@ func testL2Private(t *testing.T, e *env) {
 	})
 }
 
-// failsWithOnePod has the nodes' own network fail while the only pod is on the first worker: other nodes reach it no more,
-// and that worker owns all addresses until the network is back.
+// failsWithOnePod has the nodes' own network fail while the only pod is on the first worker: other nodes reach it no
+// more, and that worker owns all addresses until the network is back.
 func (s *spread) failsWithOnePod(t *testing.T) {
 	t.Cleanup(func() { s.repair(t) })
 	must(t, s.Calm(t.Context()))
@@ -327,9 +333,10 @@ func (s *spread) failsWithOnePod(t *testing.T) {
 func (e *env) awaitKubelets(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	must(t, testbed.Until(t.Context(), time.Minute, "all kubelets to reach the API server", func(ctx context.Context) error {
-		return e.kubeletsConnected(ctx, began)
-	}))
+	must(t, testbed.Until(t.Context(), time.Minute,
+		"all kubelets to reach the API server", func(ctx context.Context) error {
+			return e.kubeletsConnected(ctx, began)
+		}))
 }
 
 // kubeletsConnected returns an error while a kubelet has not renewed the Lease of its node since a time.
@@ -408,7 +415,9 @@ func testL2Keys(t *testing.T, e *env) {
 			if err := secrets.Delete(ctx, membersSecret, metav1.DeleteOptions{}); err != nil {
 				return err
 			}
-			_, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: membersSecret}, Data: map[string][]byte{"key": key}},
+			_, err := secrets.Create(ctx, &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Name: membersSecret}, Data: map[string][]byte{"key": key},
+			},
 				metav1.CreateOptions{})
 			return err
 		},

@@ -89,7 +89,8 @@ func between(seen []testbed.Seen, from, to time.Time) figure {
 		}
 		f.failed += part.Failed()
 		f.gap = max(f.gap, part.Gap())
-		f.parts = append(f.parts, fmt.Sprintf("%s %d ms (%d of %d failed)", s.Name, part.Gap().Milliseconds(), part.Failed(), len(part.Results)))
+		f.parts = append(f.parts,
+			fmt.Sprintf("%s %d ms (%d of %d failed)", s.Name, part.Gap().Milliseconds(), part.Failed(), len(part.Results)))
 	}
 	return f
 }
@@ -136,8 +137,8 @@ type fate struct {
 	fetches, during, after int
 	// why is the error of the last failed fetch.
 	why string
-	// outage is the time from the start of the first fetch that failed during the fault to the start of the last one: it takes a busy
-	// machine up to a second to inject a fault.
+	// outage is the time from the start of the first fetch that failed during the fault to the start of the last one: it
+	// takes a busy machine up to a second to inject a fault.
 	outage time.Duration
 	// taken is the time from the beginning of the fault to the first claim of another node; negative: there was none.
 	taken time.Duration
@@ -146,7 +147,13 @@ type fate struct {
 	contested, disputed time.Duration
 }
 
-func (s *spread) fate(a netip.Addr, owner string, fetches []probe.Result, claims []whohas.Claim, hit, repairedAt time.Time) fate {
+func (s *spread) fate(
+	a netip.Addr,
+	owner string,
+	fetches []probe.Result,
+	claims []whohas.Claim,
+	hit, repairedAt time.Time,
+) fate {
 	f := fate{address: a, own: owner == s.hit, taken: -1}
 	var lost []time.Time
 	for _, r := range fetches {
@@ -292,7 +299,8 @@ func losses() []partialFault {
 	}{{"inbound", in, 90}, {"outbound", out, 100}, {"both", both, 0}} {
 		for _, of := range []int{50, 80, 90, 99, 100} {
 			rows = append(rows, partialFault{
-				name: fmt.Sprintf("%s %d", way.name, of), hit: lose(way.loss(of)), mustLeave: of > serving, alwaysRuns: of == way.always,
+				name: fmt.Sprintf("%s %d", way.name, of), hit: lose(way.loss(of)), mustLeave: of > serving,
+				alwaysRuns: of == way.always,
 			})
 		}
 	}

@@ -29,20 +29,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// TestMigration moves a cluster from MetalLB to Holdfast, and back, by the commands that kubectl holdfast prints for it, while clients
-// send requests to all of fifty Services and keep connections open. No address changes. MetalLB is as its manifest installs it, in the
-// native mode.
+// TestMigration moves a cluster from MetalLB to Holdfast, and back, by the commands that kubectl holdfast prints for
+// it, while clients send requests to all of fifty Services and keep connections open. No address changes. MetalLB is as
+// its manifest installs it, in the native mode.
 func TestMigration(t *testing.T) {
 	migrate(t, metalLB{
-		system: "metallb-system", about: "MetalLB's manifest in namespace metallb-system, Deployment controller, DaemonSet speaker in mode native",
+		system:  "metallb-system",
+		about:   "MetalLB's manifest in namespace metallb-system, Deployment controller, DaemonSet speaker in mode native",
 		install: (*migration).installManifest,
 	})
 }
 
-// TestMigrationChart is TestMigration from MetalLB's chart, with names of its release, in another namespace, with FRR-K8s.
+// TestMigrationChart is TestMigration from MetalLB's chart, with names of its release, in another namespace, with
+// FRR-K8s.
 func TestMigrationChart(t *testing.T) {
 	migrate(t, metalLB{
-		system: "lb", about: "MetalLB's chart metallb-0.16.2, release edge, in namespace lb, Deployment edge-metallb-controller, " +
+		system: "lb",
+		about: "MetalLB's chart metallb-0.16.2, release edge, in namespace lb, Deployment edge-metallb-controller, " +
 			"DaemonSet edge-metallb-speaker in mode frr-k8s, FRRConfigurations in namespace lb",
 		install: (*migration).installChart, hasFRR: true,
 	})
@@ -123,7 +126,8 @@ func migrate(t *testing.T, from metalLB) {
 // peers returns the nodes that the peers select.
 func (m *migration) peers(t *testing.T, resource string) string {
 	t.Helper()
-	out, err := m.Kubectl(t.Context(), "get", resource, "-A", "-o", "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeSelectors}{\"\\n\"}{end}")
+	out, err := m.Kubectl(t.Context(), "get", resource, "-A", "-o",
+		"jsonpath={range .items[*]}{.metadata.name} {.spec.nodeSelectors}{\"\\n\"}{end}")
 	must(t, err)
 	return out
 }
@@ -176,7 +180,8 @@ func (m *migration) objects(t *testing.T) string {
 // installManifest installs MetalLB's own manifest, with its objects.
 func (m *migration) installManifest(t *testing.T, objects string) {
 	t.Helper()
-	_, err := m.Kubectl(t.Context(), "apply", "-f", filepath.Join(m.module(t, "metallb", "go.universe.tf/metallb"), "config", "manifests", "metallb-native.yaml"))
+	_, err := m.Kubectl(t.Context(), "apply", "-f",
+		filepath.Join(m.module(t, "metallb", "go.universe.tf/metallb"), "config", "manifests", "metallb-native.yaml"))
 	must(t, err)
 	for _, workload := range []string{"deployment/controller", "daemonset/speaker"} {
 		_, err = m.Kubectl(t.Context(), "rollout", "status", "-n", "metallb-system", workload, "--timeout=3m")
@@ -207,7 +212,8 @@ func (m *migration) waitApplied(t *testing.T, file string) {
 	}))
 }
 
-// waitRoutes waits until both routers have a route by each worker: FRR-K8s needs some seconds for its first configuration.
+// waitRoutes waits until both routers have a route by each worker: FRR-K8s needs some seconds for its first
+// configuration.
 func (m *migration) waitRoutes(t *testing.T) {
 	t.Helper()
 	for _, name := range m.bgp {
@@ -236,7 +242,8 @@ type migration struct {
 func (m *migration) services(t *testing.T) {
 	t.Helper()
 	only4 := func(s *corev1.Service) {
-		s.Spec.IPFamilyPolicy, s.Spec.IPFamilies = new(corev1.IPFamilyPolicySingleStack), []corev1.IPFamily{corev1.IPv4Protocol}
+		s.Spec.IPFamilyPolicy, s.Spec.IPFamilies = new(corev1.IPFamilyPolicySingleStack),
+			[]corev1.IPFamily{corev1.IPv4Protocol}
 	}
 	add := func(list *[]string, name string, changes ...change) {
 		m.put(t, name, changes...)
@@ -255,11 +262,12 @@ func (m *migration) services(t *testing.T) {
 	}
 	for i := range 4 {
 		for j := range 2 {
-			add(&m.l2, fmt.Sprintf("shared-%d-%d", i, j), annotation("metallb.io/allow-shared-ip", fmt.Sprint(i)), func(s *corev1.Service) {
-				if j == 1 { // the first has the ports of the client
-					s.Spec.Ports = []corev1.ServicePort{{Name: "other", Port: 8080, TargetPort: intstr.FromInt32(8080)}}
-				}
-			})
+			add(&m.l2, fmt.Sprintf("shared-%d-%d", i, j),
+				annotation("metallb.io/allow-shared-ip", fmt.Sprint(i)), func(s *corev1.Service) {
+					if j == 1 { // the first has the ports of the client
+						s.Spec.Ports = []corev1.ServicePort{{Name: "other", Port: 8080, TargetPort: intstr.FromInt32(8080)}}
+					}
+				})
 		}
 	}
 	for i := range 8 {
@@ -335,7 +343,8 @@ func sameSet(a, b []netip.Addr) bool {
 // A runbook is a sequence of steps, each with a name and commands.
 type runbook []struct{ about, commands string }
 
-// commands returns what kubectl holdfast prints for this cluster: the way to Holdfast, and back. The page explains each step.
+// commands returns what kubectl holdfast prints for this cluster: the way to Holdfast, and back. The page explains each
+// step.
 func (m *migration) commands(t *testing.T) (there, back runbook) {
 	t.Helper()
 	text := m.run(t, "commands", "kubectl holdfast migrate metallb --commands 2>report; cat report >&2")
@@ -389,7 +398,8 @@ func (m *migration) run(t *testing.T, about, commands string) string {
 	// Its loops end with the test, also when that is killed.
 	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, 10*time.Second
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+m.Cluster.Kubeconfig(),
-		"PATH="+strings.Join([]string{m.Path("bin"), filepath.Dir(m.Cluster.Tool("kubectl")), filepath.Dir(m.Cluster.Tool("helm")), os.Getenv("PATH")}, ":"))
+		"PATH="+strings.Join([]string{m.Path("bin"), filepath.Dir(m.Cluster.Tool("kubectl")),
+			filepath.Dir(m.Cluster.Tool("helm")), os.Getenv("PATH")}, ":"))
 	for _, v := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"} {
 		cmd.Env = append(cmd.Env, v+"=")
 	}
@@ -458,8 +468,8 @@ func (m *migration) load(t *testing.T) *traffic {
 	return l
 }
 
-// end ends the traffic, and returns how many requests and open connections of layer 2 failed. It is an error that addresses changed, or
-// that a router was for longer than maxGap without the routes of a node.
+// end ends the traffic, and returns how many requests and open connections of layer 2 failed. It is an error that
+// addresses changed, or that a router was for longer than maxGap without the routes of a node.
 func (l *traffic) end(t *testing.T, maxGap time.Duration) (failures, lost int) {
 	t.Helper()
 	begin := time.Now()

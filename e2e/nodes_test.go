@@ -34,7 +34,9 @@ func testExcludedNode(t *testing.T, e *env) {
 		if on {
 			value = ""
 		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{corev1.LabelNodeExcludeBalancers: value}}})
+		patch, err := json.Marshal(
+			map[string]any{"metadata": map[string]any{"labels": map[string]any{corev1.LabelNodeExcludeBalancers: value}}},
+		)
 		if err != nil {
 			return err
 		}
@@ -47,7 +49,8 @@ func testExcludedNode(t *testing.T, e *env) {
 			status = corev1.ConditionTrue
 		}
 		patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
-			Type: corev1.NodeNetworkUnavailable, Status: status, Reason: "Test", LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now(),
+			Type: corev1.NodeNetworkUnavailable, Status: status, Reason: "Test", LastTransitionTime: metav1.Now(),
+			LastHeartbeatTime: metav1.Now(),
 		}}}})
 		if err != nil {
 			return err
@@ -55,7 +58,9 @@ func testExcludedNode(t *testing.T, e *env) {
 		_, err = nodes.Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		return err
 	}
-	for name, set := range map[string]func(context.Context, string, bool) error{"label": label, "NetworkUnavailable": condition} {
+	for name, set := range map[string]func(context.Context, string, bool) error{
+		"label": label, "NetworkUnavailable": condition,
+	} {
 		t.Run(name, func(t *testing.T) {
 			owner, err := e.WaitOwner(t.Context(), testbed.Client, l2[0])
 			must(t, err)
@@ -245,9 +250,10 @@ const bootHold = 10 * time.Second
 // problem waits until the speaker of a node reports a number of problems with a reason.
 func (e *env) problem(t *testing.T, node, reason string, want float64) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), time.Minute, fmt.Sprintf("%v problems %s of %s", want, reason, node), func(ctx context.Context) error {
-		return e.hasProblem(ctx, node, reason, want)
-	}))
+	must(t, testbed.Until(t.Context(), time.Minute,
+		fmt.Sprintf("%v problems %s of %s", want, reason, node), func(ctx context.Context) error {
+			return e.hasProblem(ctx, node, reason, want)
+		}))
 }
 
 func (e *env) hasProblem(ctx context.Context, node, reason string, want float64) error {
@@ -262,11 +268,13 @@ func (e *env) hasProblem(ctx context.Context, node, reason string, want float64)
 	return nil
 }
 
-// speakerEnv gives the speaker of one node environment variables for the duration of the test. No other speaker restarts.
+// speakerEnv gives the speaker of one node environment variables for the duration of the test. No other speaker
+// restarts.
 func (e *env) speakerEnv(t *testing.T, node string, values map[string]string) {
 	t.Helper()
 	patch := func(ctx context.Context, text string) error {
-		_, err := e.Kube.AppsV1().DaemonSets(testbed.Namespace).Patch(ctx, testbed.Speaker, types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{})
+		_, err := e.Kube.AppsV1().DaemonSets(testbed.Namespace).Patch(ctx, testbed.Speaker, types.StrategicMergePatchType,
+			[]byte(text), metav1.PatchOptions{})
 		return err
 	}
 	var set, unset []map[string]string
@@ -279,10 +287,12 @@ func (e *env) speakerEnv(t *testing.T, node string, values map[string]string) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(patch(ctx, `{"spec":{"template":{"spec":{"containers":[{"name":"speaker","env":`+string(list)+`}]}}}}`), e.ReplaceSpeaker(ctx, node))
+		return errors.Join(patch(ctx, `{"spec":{"template":{"spec":{"containers":[{"name":"speaker","env":`+string(list)+
+			`}]}}}}`), e.ReplaceSpeaker(ctx, node))
 	}
 	undo(t, func(ctx context.Context) error {
-		return errors.Join(replace(ctx, unset), patch(ctx, `{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`), e.WaitReady(ctx))
+		return errors.Join(replace(ctx, unset), patch(ctx, `{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`),
+			e.WaitReady(ctx))
 	})
 	// With OnDelete the other speakers keep their pods, which the template matches again afterwards.
 	must(t, patch(t.Context(), `{"spec":{"updateStrategy":{"$retainKeys":["type"],"type":"OnDelete"}}}`))
@@ -293,7 +303,9 @@ func (e *env) speakerEnv(t *testing.T, node string, values map[string]string) {
 func (e *env) takePodRoutes(t *testing.T, node string) (restore func(context.Context) error) {
 	t.Helper()
 	var routes []string
-	for _, list := range [][]string{{"ip", "route", "show", "root", "10.244.0.0/16"}, {"ip", "-6", "route", "show", "root", "fd00:244::/32"}} {
+	for _, list := range [][]string{
+		{"ip", "route", "show", "root", "10.244.0.0/16"}, {"ip", "-6", "route", "show", "root", "fd00:244::/32"},
+	} {
 		out, err := e.On(t.Context(), node, list...)
 		must(t, err)
 		for line := range strings.Lines(out) {
@@ -317,8 +329,8 @@ func (e *env) takePodRoutes(t *testing.T, node string) (restore func(context.Con
 }
 
 // testBoot powers on a node whose kube-proxy does not start, and whose network plugin starts even later: its speaker
-// announces and advertises nothing until kube-proxy has served, and until pods of other nodes answer nothing that others
-// can announce. A restart of the speaker does not wait for kube-proxy.
+// announces and advertises nothing until kube-proxy has served, and until pods of other nodes answer nothing that
+// others can announce. A restart of the speaker does not wait for kube-proxy.
 func testBoot(t *testing.T, e *env) {
 	node := e.workers()[2]
 	// The ClusterIP of the API server works only after kube-proxy has served.
@@ -377,7 +389,9 @@ func testBoot(t *testing.T, e *env) {
 	back := time.Now()
 	e.problem(t, node, "KubeProxyNotReady", 0)
 	t.Logf("kube-proxy has served %s after it could start", since(back))
-	must(t, testbed.Holds(t.Context(), bootHold/2, func(ctx context.Context) error { return e.hasProblem(ctx, node, "NetworkUnavailable", 1) }))
+	must(t, testbed.Holds(t.Context(), bootHold/2, func(ctx context.Context) error {
+		return e.hasProblem(ctx, node, "NetworkUnavailable", 1)
+	}))
 	e.hops(t, bgp, len(e.workers())-1)
 	owner, err := e.WaitOwner(t.Context(), testbed.Client, only[0])
 	must(t, err)

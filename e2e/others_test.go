@@ -25,9 +25,12 @@ import (
 // setIngress writes status.loadBalancer, as another program might.
 func (e *env) setIngress(t *testing.T, s *corev1.Service, ingress []corev1.LoadBalancerIngress) *corev1.Service {
 	t.Helper()
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"loadBalancer": map[string]any{"ingress": ingress}}})
+	patch, err := json.Marshal(
+		map[string]any{"status": map[string]any{"loadBalancer": map[string]any{"ingress": ingress}}},
+	)
 	must(t, err)
-	got, err := e.Kube.CoreV1().Services(s.Namespace).Patch(t.Context(), s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	got, err := e.Kube.CoreV1().Services(s.Namespace).Patch(t.Context(), s.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	must(t, err)
 	return got
 }
@@ -66,9 +69,12 @@ func testOthersStatus(t *testing.T, e *env) {
 	})
 	// The loss of one family makes Holdfast write the list.
 	patch := `{"spec":{"ipFamilyPolicy":"SingleStack","ipFamilies":["IPv4"],"clusterIPs":["` + s.Spec.ClusterIP + `"]}}`
-	_, err = e.Kube.CoreV1().Services(s.Namespace).Patch(t.Context(), s.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err = e.Kube.CoreV1().Services(s.Namespace).Patch(t.Context(), s.Name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	must(t, err)
-	want := []corev1.LoadBalancerIngress{{IP: addresses[0].String(), IPMode: &proxy, Ports: ports}, {Hostname: "lb.example.com"}}
+	want := []corev1.LoadBalancerIngress{
+		{IP: addresses[0].String(), IPMode: &proxy, Ports: ports}, {Hostname: "lb.example.com"},
+	}
 	e.waitService(t, s.Name, "to lose the second address, and nothing else", func(s *corev1.Service) error {
 		if diff := cmp.Diff(want, s.Status.LoadBalancer.Ingress); diff != "" {
 			return fmt.Errorf("-want +got\n%s", diff)
@@ -83,7 +89,9 @@ func testNoEndpoint(t *testing.T, e *env) {
 	idle.Name = "idle"
 	l2 := e.service(t, idle, "noendpoint-l2")
 	bgp := e.service(t, idle, "noendpoint-bgp", routed)
-	for name, kind := range map[string]string{"noendpoint-l2": v1beta1.ConditionAnnouncedL2, "noendpoint-bgp": v1beta1.ConditionAnnouncedBGP} {
+	for name, kind := range map[string]string{
+		"noendpoint-l2": v1beta1.ConditionAnnouncedL2, "noendpoint-bgp": v1beta1.ConditionAnnouncedBGP,
+	} {
 		c := e.waitCondition(t, idle.Namespace, name, kind, metav1.ConditionFalse, "NoServingEndpoint")
 		e.describes(t, []string{"NoServingEndpoint", c.Message}, "service", "-n", idle.Namespace, name)
 		e.why(t, "start pods with the labels app=idle", idle.Namespace+"/"+name)
@@ -133,7 +141,8 @@ func testForeign(t *testing.T, e *env) {
 		must(t, e.Install(t.Context(), append(inARow, "--set", "defaultLoadBalancer=false")...))
 		e.handedOver(t, "foreign-default")
 		e.handedOver(t, "foreign-deleted")
-		e.waitCondition(t, e.app.Namespace, "foreign-default", v1beta1.ConditionAddressAssigned, metav1.ConditionFalse, "Released")
+		e.waitCondition(t, e.app.Namespace, "foreign-default", v1beta1.ConditionAddressAssigned, metav1.ConditionFalse,
+			"Released")
 		e.remove(t, e.app.Namespace, "foreign-deleted") // no other load balancer serves it
 		must(t, e.Install(t.Context(), inARow...))
 		e.has(t, "foreign-default", held)
@@ -145,7 +154,8 @@ func testForeign(t *testing.T, e *env) {
 func (e *env) foreignUnseen(t *testing.T, ask change) {
 	const name, theirs = "foreign-unseen", "198.51.100.77"
 	e.address(t, name, ask)
-	controllers, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Get(t.Context(), testbed.Controller, metav1.GetOptions{})
+	controllers, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Get(t.Context(), testbed.Controller,
+		metav1.GetOptions{})
 	must(t, err)
 	e.scaleController(t, 0)
 	t.Cleanup(func() { e.scaleController(t, *controllers.Spec.Replicas) })
@@ -158,7 +168,9 @@ func (e *env) foreignUnseen(t *testing.T, ask change) {
 	e.scaleController(t, *controllers.Spec.Replicas)
 	e.handedOver(t, name, theirs)
 	e.waitMemory(t, "e2e-foreign", func(released []v1beta1.ReleasedAddress) error {
-		if !slices.ContainsFunc(released, func(r v1beta1.ReleasedAddress) bool { return r.Service == e.app.Namespace+"/"+name }) {
+		if !slices.ContainsFunc(released, func(r v1beta1.ReleasedAddress) bool {
+			return r.Service == e.app.Namespace+"/"+name
+		}) {
 			return fmt.Errorf("it remembers %v", released)
 		}
 		return nil
@@ -168,8 +180,8 @@ func (e *env) foreignUnseen(t *testing.T, ask change) {
 	e.remove(t, e.app.Namespace, name)
 }
 
-// handedOver waits until a Service has nothing of ours but the standard finalizer, which another load balancer may need,
-// and shows these addresses only.
+// handedOver waits until a Service has nothing of ours but the standard finalizer, which another load balancer may
+// need, and shows these addresses only.
 func (e *env) handedOver(t *testing.T, name string, shows ...string) {
 	t.Helper()
 	e.waitService(t, name, "to be handed over", func(s *corev1.Service) error {
@@ -236,8 +248,10 @@ func testOpenStack(t *testing.T, e *env) {
 
 func (e *env) reportsIgnored(t *testing.T) {
 	e.address(t, "os-ignored", openStack("hostnam", "x"), openStack("proxy-protocol", "true"))
-	c := e.waitCondition(t, e.app.Namespace, "os-ignored", v1beta1.ConditionAnnotationsHonoured, metav1.ConditionFalse, "AnnotationIgnored")
-	e.describes(t, []string{"Warning", "AnnotationIgnored", c.Message, "loadbalancer.openstack.org/hostnam is unknown", "proxy-protocol does nothing"}, "service",
+	c := e.waitCondition(t, e.app.Namespace, "os-ignored", v1beta1.ConditionAnnotationsHonoured, metav1.ConditionFalse,
+		"AnnotationIgnored")
+	e.describes(t, []string{"Warning", "AnnotationIgnored", c.Message, "loadbalancer.openstack.org/hostnam is unknown",
+		"proxy-protocol does nothing"}, "service",
 		"-n", e.app.Namespace, "os-ignored")
 }
 
@@ -258,7 +272,9 @@ func (e *env) sharedLoadBalancer(t *testing.T) {
 	e.create(t, e.app, "os-lb-lost", one(83), openStack("load-balancer-id", "unknown"))
 	e.refused(t, "os-lb-lost", "UnknownLoadBalancer", "unknown")
 	// What "kubectl get service os-lb-first -o yaml" shows, applied under another name.
-	copied := e.create(t, e.app, "os-lb-copy", one(84), func(c *corev1.Service) { c.Annotations = maps.Clone(s.Annotations) })
+	copied := e.create(t, e.app, "os-lb-copy", one(84), func(c *corev1.Service) {
+		c.Annotations = maps.Clone(s.Annotations)
+	})
 	if got := e.addressOf(t, copied); got == first {
 		t.Errorf("a copied manifest shares %s", got)
 	}

@@ -94,7 +94,8 @@ func testPoolMemory(t *testing.T, e *env) {
 		e.address(t, "quota-1", pool("e2e-quota"))
 		e.floating(t, "quota", `{pool: e2e-quota}`)
 		s := e.create(t, e.app, "quota-3", one(80), pool("e2e-quota"))
-		e.refused(t, s.Name, "QuotaExceeded", `pool "e2e-quota" gives namespace "`+e.app.Namespace+`" no more than its quota of 2`)
+		e.refused(t, s.Name, "QuotaExceeded",
+			`pool "e2e-quota" gives namespace "`+e.app.Namespace+`" no more than its quota of 2`)
 		ns := e.namespace(t)
 		e.addressOf(t, e.create(t, e.in(ns), "elsewhere", one(80), pool("e2e-quota")))
 		e.remove(t, e.app.Namespace, "quota-1")
@@ -111,7 +112,8 @@ func testPoolMemory(t *testing.T, e *env) {
 		start := time.Now()
 		e.remove(t, e.app.Namespace, "reuse-first")
 		e.waitMemory(t, "e2e-reuse", func(r []v1beta1.ReleasedAddress) error {
-			if len(r) != 1 || r[0].Address != held.String() || r[0].Service != e.app.Namespace+"/reuse-first" || r[0].UID != string(s.UID) {
+			if len(r) != 1 || r[0].Address != held.String() || r[0].Service != e.app.Namespace+"/reuse-first" ||
+				r[0].UID != string(s.UID) {
 				return fmt.Errorf("released is %v", r)
 			}
 			return nil
@@ -147,7 +149,8 @@ func (e *env) finalizers(t *testing.T, name string, want bool) {
 	})
 }
 
-// testFinalizers changes the type of a Service to each other type: nothing of Holdfast's stays on it, and its address can be assigned again.
+// testFinalizers changes the type of a Service to each other type: nothing of Holdfast's stays on it, and its address
+// can be assigned again.
 func testFinalizers(t *testing.T, e *env) {
 	e.pool(t, "e2e-final", `addresses: [10.150.3.0/29]`)
 	ask := pool("e2e-final")
@@ -172,7 +175,8 @@ func testFinalizers(t *testing.T, e *env) {
 				}
 				return nil
 			})
-			e.patchService(t, "final", `{"spec":{"type":"LoadBalancer","externalName":null,"ipFamilyPolicy":"SingleStack","ipFamilies":["IPv4"]}}`)
+			e.patchService(t, "final",
+				`{"spec":{"type":"LoadBalancer","externalName":null,"ipFamilyPolicy":"SingleStack","ipFamilies":["IPv4"]}}`)
 			e.has(t, "final", held)
 			e.finalizers(t, "final", true)
 		})
@@ -184,7 +188,9 @@ func leftovers(s *corev1.Service) error {
 	if got := testbed.Addresses(s); len(got) > 0 {
 		return fmt.Errorf("it still has %v", got)
 	}
-	for _, kind := range []string{v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP} {
+	for _, kind := range []string{
+		v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP,
+	} {
 		if c := meta.FindStatusCondition(s.Status.Conditions, kind); c != nil {
 			return fmt.Errorf("condition %s is still there", kind)
 		}
@@ -203,7 +209,8 @@ func testNoController(t *testing.T, e *env) {
 	for _, name := range []string{"alone-deleted", "alone-changed"} {
 		e.finalizers(t, name, true)
 	}
-	controllers, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Get(t.Context(), testbed.Controller, metav1.GetOptions{})
+	controllers, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Get(t.Context(), testbed.Controller,
+		metav1.GetOptions{})
 	must(t, err)
 	e.scaleController(t, 0)
 	t.Cleanup(func() { e.scaleController(t, *controllers.Spec.Replicas) })
@@ -235,7 +242,8 @@ func (e *env) scaleController(t *testing.T, replicas int32) {
 	t.Helper()
 	ctx := context.Background() // also used after t.Context() is cancelled
 	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
-	_, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Patch(ctx, testbed.Controller, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := e.Kube.AppsV1().Deployments(testbed.Namespace).Patch(ctx, testbed.Controller, types.MergePatchType,
+		[]byte(patch), metav1.PatchOptions{})
 	if err == nil {
 		err = testbed.Until(ctx, soon, fmt.Sprintf("%d controllers", replicas), func(ctx context.Context) error {
 			pods, err := e.Pods(ctx, testbed.Controller)

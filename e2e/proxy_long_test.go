@@ -22,7 +22,8 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 )
 
-// TestProxy shows what proxies promise with both modes of kube-proxy, and what takes longer: an update, a drain and the death of a node.
+// TestProxy shows what proxies promise with both modes of kube-proxy, and what takes longer: an update, a drain and the
+// death of a node.
 func TestProxy(t *testing.T) {
 	p := providers[*on]
 	modes, err := p.modes()
@@ -42,8 +43,8 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// proxySwitch enables and disables the proxy of a Service under load: nothing fails, and open connections last. The owner has a proxy: one
-// without refuses connections for as long as clients send them there.
+// proxySwitch enables and disables the proxy of a Service under load: nothing fails, and open connections last. The
+// owner has a proxy: one without refuses connections for as long as clients send them there.
 func proxySwitch(t *testing.T, e *env) {
 	addresses := e.service(t, e.app, "proxy-switch", to(8080), annotation("holdfast.dev/node-selector", proxyLabel+"=yes"))
 	e.served(t, testbed.Client, addresses)
@@ -84,10 +85,13 @@ func proxyLeftOut(t *testing.T, e *env) {
 	w := e.paced(t, addresses)
 	for i, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
 		slice := &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Name: fmt.Sprint(name, i), Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: fmt.Sprint(name, i), Labels: map[string]string{discoveryv1.LabelServiceName: name},
+			},
 			AddressType: family,
-			Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(80)), Protocol: new(corev1.ProtocolTCP)}},
-			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{addresses[i].String()}}},
+			Ports: []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(80)),
+				Protocol: new(corev1.ProtocolTCP)}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{addresses[i].String()}}},
 		}
 		_, err := e.Kube.DiscoveryV1().EndpointSlices(e.app.Namespace).Create(t.Context(), slice, metav1.CreateOptions{})
 		must(t, err)
@@ -103,8 +107,9 @@ func proxyLeftOut(t *testing.T, e *env) {
 	none(t, "left out", w)
 }
 
-// proxySecrets spoils the Secret of a Service: its addresses have TLS with the last good pair, or an expired one, and its condition says what is
-// wrong. Proxies that start without the right to read it do not serve the Service, in plain text neither.
+// proxySecrets spoils the Secret of a Service: its addresses have TLS with the last good pair, or an expired one, and
+// its condition says what is wrong. Proxies that start without the right to read it do not serve the Service, in plain
+// text neither.
 func proxySecrets(t *testing.T, e *env) {
 	const name = "proxy-secrets"
 	secrets, good := e.Kube.CoreV1().Secrets(e.app.Namespace), tlsPair(t)
@@ -134,7 +139,8 @@ func proxySecrets(t *testing.T, e *env) {
 	must(t, secrets.Delete(t.Context(), tlsSecret, metav1.DeleteOptions{}))
 	e.reports(t, name, "is not in the namespace")
 	e.endsTLS(t, addresses, secret)
-	crt, key, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{Host: "e2e.example", MaxAge: time.Minute}) // from an hour ago
+	crt, key, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{Host: "e2e.example",
+		MaxAge: time.Minute}) // from an hour ago
 	must(t, err)
 	secret.Data = map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key}
 	_, err = secrets.Create(t.Context(), secret, metav1.CreateOptions{})
@@ -188,7 +194,8 @@ func proxyDrain(t *testing.T, e *env) {
 	var err error
 	node, err = e.WaitOwner(t.Context(), testbed.Client, addresses[0])
 	must(t, err)
-	_, err = e.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=150s")
+	_, err = e.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data",
+		"--timeout=150s")
 	must(t, err)
 	e.owned(t, addresses, func(owner string) bool { return owner != node })
 	must(t, w.Recovered(t.Context(), soon))
@@ -206,8 +213,8 @@ func (e *env) unnoticed(t *testing.T, name string, happen func(context.Context) 
 	none(t, name, w)
 }
 
-// proxyNoAPI takes the API server away: no client notices, even when agents die that then know nothing; and an engine that dies has the
-// next one serve as before.
+// proxyNoAPI takes the API server away: no client notices, even when agents die that then know nothing; and an engine
+// that dies has the next one serve as before.
 func proxyNoAPI(t *testing.T, e *env) {
 	e.engines(t, 2) // a proxy that starts knows nothing without the API server
 	addresses := e.proxiedService(t, "proxy-no-api", behind, openStack("proxy-protocol", "v2"))
@@ -295,20 +302,23 @@ func proxyAgentHangs(t *testing.T, e *env) {
 	none(t, "agents that hang", w)
 }
 
-// proxyShare has two Services on one address: both go to proxies, one asks no more, and the other's pods have their header until it asks no
-// more either.
+// proxyShare has two Services on one address: both go to proxies, one asks no more, and the other's pods have their
+// header until it asks no more either.
 func proxyShare(t *testing.T, e *env) {
 	const one, other, dataPath = "proxy-share", "proxy-share-other", "holdfast.dev/data-path"
 	key := annotation(sharingAnnotation, "proxies")
 	addresses := e.service(t, e.app, one, behind, key, openStack("proxy-protocol", "v2"))
-	e.create(t, e.app, other, to(8080), func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 }, key, annotation(dataPath, "Proxy"))
+	e.create(t, e.app, other, to(8080), func(s *corev1.Service) {
+		s.Spec.Ports[0].Port = 81
+	}, key, annotation(dataPath, "Proxy"))
 	e.isProxied(t, one, metav1.ConditionTrue)
 	e.isProxied(t, other, metav1.ConditionTrue)
 	e.sameAddresses(t, e.app.Namespace, other, addresses)
 	e.annotate(t, other, dataPath, nil)
 	must(t, testbed.Until(t.Context(), soon, "a condition that names who holds it", func(ctx context.Context) error {
 		c, err := e.ServiceCondition(ctx, e.app.Namespace, other, v1beta1.ConditionProxied)
-		if err == nil && (c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, "asks for no proxy") || !strings.Contains(c.Message, one)) {
+		if err == nil && (c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, "asks for no proxy") ||
+			!strings.Contains(c.Message, one)) {
 			err = fmt.Errorf("it is %s: %s", c.Status, c.Message)
 		}
 		return err
@@ -316,8 +326,9 @@ func proxyShare(t *testing.T, e *env) {
 	for _, a := range addresses {
 		e.told(t, place{host: testbed.Client}, a)
 	}
-	e.patchService(t, one, fmt.Sprintf(`{"metadata":{"annotations":{"%sproxy-protocol":null}},"spec":{"ports":[{"port":%d,"targetPort":8080}]}}`,
-		openStackPrefix, testbed.HTTPPort))
+	e.patchService(t, one,
+		fmt.Sprintf(`{"metadata":{"annotations":{"%sproxy-protocol":null}},"spec":{"ports":[{"port":%d,"targetPort":8080}]}}`,
+			openStackPrefix, testbed.HTTPPort))
 	must(t, testbed.Until(t.Context(), 2*soon, "the way without proxies", func(ctx context.Context) error {
 		for _, name := range []string{one, other} {
 			s, err := e.Kube.CoreV1().Services(e.app.Namespace).Get(ctx, name, metav1.GetOptions{})

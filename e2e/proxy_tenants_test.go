@@ -33,7 +33,8 @@ func proxyPortAdded(t *testing.T, e *env) {
 	kept, err := e.Keep(t.Context(), testbed.Client, 10, addresses...)
 	must(t, err)
 	patch := fmt.Appendf(nil, `{"spec":{"ports":[{"name":"more","port":%d,"targetPort":8080,"protocol":"TCP"}]}}`, more)
-	_, err = e.Kube.CoreV1().Services(e.app.Namespace).Patch(t.Context(), name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	_, err = e.Kube.CoreV1().Services(e.app.Namespace).Patch(t.Context(), name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{})
 	must(t, err)
 	for _, a := range addresses {
 		must(t, testbed.Until(t.Context(), soon, "the port that was added", func(ctx context.Context) error {
@@ -51,7 +52,8 @@ func proxyPortAdded(t *testing.T, e *env) {
 }
 
 // proxyTenants has a Service of another namespace on the same address, whose HAProxy dies, which is edited again and
-// again, whose connections are all in use, and which is refused at last: a proxied Service of the first namespace does not notice.
+// again, whose connections are all in use, and which is refused at last: a proxied Service of the first namespace does
+// not notice.
 func proxyTenants(t *testing.T, e *env) {
 	const name, other, port = "proxy-victim", "proxy-other", 81
 	e.pool(t, "e2e-tenants", `addresses: [172.30.0.219, "fd00:30::3:e"], sharing: {scope: Cluster}`)
@@ -87,7 +89,8 @@ func proxyTenants(t *testing.T, e *env) {
 		served()
 	}
 	patch := func(text string) {
-		_, err := e.Kube.CoreV1().Services(app.Namespace).Patch(t.Context(), other, types.MergePatchType, []byte(text), metav1.PatchOptions{})
+		_, err := e.Kube.CoreV1().Services(app.Namespace).Patch(t.Context(), other, types.MergePatchType, []byte(text),
+			metav1.PatchOptions{})
 		must(t, err)
 	}
 	for i := range 5 {
@@ -141,14 +144,15 @@ func (e *env) fill(t *testing.T, address netip.Addr, port uint16) {
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "held\n" {
 		t.Fatalf("the connections were not opened: %q, %v", line, err)
 	}
-	must(t, testbed.Until(t.Context(), soon, "all connections of the namespace are in use", func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-		defer cancel()
-		if _, err := e.FetchAt(ctx, testbed.Client, nil, netip.AddrPortFrom(address, port)); err == nil {
-			return errors.New("a connection more was served")
-		}
-		return nil
-	}))
+	must(t, testbed.Until(t.Context(), soon,
+		"all connections of the namespace are in use", func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+			defer cancel()
+			if _, err := e.FetchAt(ctx, testbed.Client, nil, netip.AddrPortFrom(address, port)); err == nil {
+				return errors.New("a connection more was served")
+			}
+			return nil
+		}))
 	if _, err := e.Fetch(t.Context(), testbed.Client, probe.TCP, address); err != nil {
 		t.Error("beside a namespace without connections left:", err)
 	}

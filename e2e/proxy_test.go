@@ -43,7 +43,8 @@ var proxyParts = []testCase{
 	{"Scale", proxyScale},
 }
 
-// testProxy has proxies on two workers, and shows what they promise. Then they are gone, with all that they left on nodes.
+// testProxy has proxies on two workers, and shows what they promise. Then they are gone, with all that they left on
+// nodes.
 func testProxy(t *testing.T, e *env) {
 	e.proxied(t)
 	for _, part := range proxyParts {
@@ -55,14 +56,16 @@ func testProxy(t *testing.T, e *env) {
 func (e *env) proxied(t *testing.T, args ...string) {
 	t.Helper()
 	label := func(ctx context.Context, value string) error {
-		_, err := e.Kubectl(ctx, append([]string{"label", "node", "--overwrite"}, append(e.workers()[:2], proxyLabel+value)...)...)
+		_, err := e.Kubectl(ctx,
+			append([]string{"label", "node", "--overwrite"}, append(e.workers()[:2], proxyLabel+value)...)...)
 		return err
 	}
 	undo(t, func(ctx context.Context) error {
 		err := errors.Join(e.Install(ctx, atOnce...), e.Install(ctx), e.WaitReady(ctx), label(ctx, "-"))
 		return errors.Join(err, testbed.Until(ctx, soon, "the end of the proxies' tables", func(ctx context.Context) error {
 			for _, node := range e.Cluster.Nodes() {
-				if tables, err := e.On(ctx, node, "nft", "list", "tables"); err != nil || strings.Contains(tables, "holdfast-proxy") {
+				if tables, err := e.On(ctx, node, "nft", "list", "tables"); err != nil ||
+					strings.Contains(tables, "holdfast-proxy") {
 					return fmt.Errorf("%s has %s (%w)", node, tables, err)
 				}
 			}
@@ -71,7 +74,8 @@ func (e *env) proxied(t *testing.T, args ...string) {
 	})
 	must(t, label(t.Context(), "=yes"))
 	start := time.Now()
-	must(t, e.Install(t.Context(), slices.Concat([]string{"--set", "proxy.enabled=true", "--set-string", "proxy.nodeSelector." + proxyLabel + "=yes"}, atOnce,
+	must(t, e.Install(t.Context(), slices.Concat([]string{"--set", "proxy.enabled=true", "--set-string",
+		"proxy.nodeSelector." + proxyLabel + "=yes"}, atOnce,
 		args)...))
 	must(t, e.WaitReady(t.Context()))
 	e.engines(t, 2)
@@ -101,7 +105,8 @@ func (e *env) engines(t *testing.T, n int) []corev1.Pod {
 
 // scaleProxies sets the number of proxies.
 func (e *env) scaleProxies(ctx context.Context, n int) error {
-	_, err := e.Kubectl(ctx, "-n", testbed.Namespace, "scale", "deployment", testbed.Proxy, fmt.Sprintf("--replicas=%d", n))
+	_, err := e.Kubectl(ctx, "-n", testbed.Namespace, "scale", "deployment", testbed.Proxy,
+		fmt.Sprintf("--replicas=%d", n))
 	return err
 }
 
@@ -124,7 +129,8 @@ func (e *env) proxiedService(t *testing.T, name string, changes ...change) []net
 	return addresses
 }
 
-// isProxied waits until the Service's condition has a status, and returns it. Only with True all addresses have ipMode: Proxy.
+// isProxied waits until the Service's condition has a status, and returns it. Only with True all addresses have ipMode:
+// Proxy.
 func (e *env) isProxied(t *testing.T, name string, status metav1.ConditionStatus) (got metav1.Condition) {
 	t.Helper()
 	// The ipMode of an announced address follows the condition by 20 s at most.
@@ -140,7 +146,8 @@ func (e *env) isProxied(t *testing.T, name string, status metav1.ConditionStatus
 			return fmt.Errorf("it is %s %s: %s", got.Status, got.Reason, got.Message)
 		}
 		for _, in := range s.Status.LoadBalancer.Ingress {
-			if proxy := in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy; proxy != (status == metav1.ConditionTrue) {
+			if proxy := in.IPMode != nil &&
+				*in.IPMode == corev1.LoadBalancerIPModeProxy; proxy != (status == metav1.ConditionTrue) {
 				return fmt.Errorf("the ipMode of %s is %v", in.IP, in.IPMode)
 			}
 		}
@@ -149,7 +156,8 @@ func (e *env) isProxied(t *testing.T, name string, status metav1.ConditionStatus
 	return got
 }
 
-// clients are all kinds of clients: outside, nodes with and without a proxy, and pods on them, the endpoints among them.
+// clients are all kinds of clients: outside, nodes with and without a proxy, and pods on them, the endpoints among
+// them.
 func (e *env) clients(t *testing.T) []place {
 	t.Helper()
 	lone := testbed.App{Namespace: e.app.Namespace, Name: "lone", Replicas: 1, Nodes: e.workers()[2:3]}
@@ -206,13 +214,14 @@ func (e *env) told(t *testing.T, p place, address netip.Addr) {
 	t.Helper()
 	want := e.own(t, p, address)
 	at := netip.AddrPortFrom(address, testbed.HTTPPort)
-	must(t, testbed.Until(t.Context(), soon, fmt.Sprintf("the header of %s at %s", p, at), func(ctx context.Context) error {
-		got, err := e.FetchAt(ctx, p.host, p.pod, at)
-		if err == nil && (got.Client != want || got.To != at.String() || !e.engineHas(ctx, got.Via)) {
-			err = fmt.Errorf("the pod was told %+v, want the client %s, to %s, by a proxy", got, want, at)
-		}
-		return err
-	}))
+	must(t, testbed.Until(t.Context(), soon,
+		fmt.Sprintf("the header of %s at %s", p, at), func(ctx context.Context) error {
+			got, err := e.FetchAt(ctx, p.host, p.pod, at)
+			if err == nil && (got.Client != want || got.To != at.String() || !e.engineHas(ctx, got.Via)) {
+				err = fmt.Errorf("the pod was told %+v, want the client %s, to %s, by a proxy", got, want, at)
+			}
+			return err
+		}))
 }
 
 // engineHas reports whether an address is a proxy's.
@@ -225,13 +234,16 @@ func (e *env) engineHas(ctx context.Context, address string) bool {
 
 // proxyManifests has the annotations of the OpenStack cloud controller's page, as there: each is honoured.
 func proxyManifests(t *testing.T, e *env) {
-	timeouts := all(openStack("timeout-client-data", "60000"), openStack("timeout-member-data", "60000"), openStack("timeout-member-connect", "5000"),
+	timeouts := all(openStack("timeout-client-data", "60000"), openStack("timeout-member-data", "60000"),
+		openStack("timeout-member-connect", "5000"),
 		openStack("timeout-tcp-inspect", "0"))
-	monitor := all(openStack("enable-health-monitor", "true"), openStack("health-monitor-delay", "3"), openStack("health-monitor-timeout", "1"),
+	monitor := all(openStack("enable-health-monitor", "true"), openStack("health-monitor-delay", "3"),
+		openStack("health-monitor-timeout", "1"),
 		openStack("health-monitor-max-retries", "1"), openStack("health-monitor-max-retries-down", "3"))
 	for name, changes := range map[string][]change{
-		"v1":       {behind, openStack("proxy-protocol", "true")},
-		"v2":       {behind, annotation("holdfast.dev/proxy-protocol", "v2"), openStack("lb-method", "LEAST_CONNECTIONS"), timeouts, monitor},
+		"v1": {behind, openStack("proxy-protocol", "true")},
+		"v2": {behind, annotation("holdfast.dev/proxy-protocol", "v2"), openStack("lb-method", "LEAST_CONNECTIONS"),
+			timeouts, monitor},
 		"local":    {behind, local, openStack("proxy-protocol", "v1"), openStack("lb-method", "SOURCE_IP")},
 		"routed":   {behind, routed, openStack("proxy-protocol", "v2"), openStack("lb-method", "SOURCE_IP_PORT")},
 		"http":     {to(8080), openStack("x-forwarded-for", "true"), timeouts, monitor},
@@ -269,7 +281,8 @@ func proxyManifests(t *testing.T, e *env) {
 					e.told(t, place{host: host}, a)
 				}
 			}
-			if c, err := e.ServiceCondition(t.Context(), e.app.Namespace, name, v1beta1.ConditionAnnotationsHonoured); err == nil && c.Status == metav1.ConditionFalse {
+			if c, err := e.ServiceCondition(t.Context(), e.app.Namespace, name,
+				v1beta1.ConditionAnnotationsHonoured); err == nil && c.Status == metav1.ConditionFalse {
 				t.Errorf("an annotation is not honoured: %s", c.Message)
 			}
 		})
@@ -286,8 +299,8 @@ func proxyHairpin(t *testing.T, e *env) {
 	}
 }
 
-// proxyDoors knocks at the address, at the node port and at the proxy's own address: no door lets a source in that has no right to, and
-// none believes a client's own header.
+// proxyDoors knocks at the address, at the node port and at the proxy's own address: no door lets a source in that has
+// no right to, and none believes a client's own header.
 func proxyDoors(t *testing.T, e *env) {
 	clients := e.clients(t)
 	node := e.workers()[2]
@@ -313,7 +326,8 @@ func proxyDoors(t *testing.T, e *env) {
 	}
 	// The outside client has no route to pods; the node has a right to them, and no pod has.
 	may := func(c place, door string) bool {
-		return door == "address" && c.host == testbed.Client || c.host == node && c.pod == nil && !strings.HasPrefix(door, "node port")
+		return door == "address" && c.host == testbed.Client ||
+			c.host == node && c.pod == nil && !strings.HasPrefix(door, "node port")
 	}
 	for _, c := range clients {
 		t.Run(strings.ReplaceAll(c.String(), " ", "-"), func(t *testing.T) {
@@ -339,8 +353,11 @@ func proxyRefused(t *testing.T, e *env) {
 		change change
 		text   string
 	}{
-		"udp":        {func(*corev1.Service) {}, "UDP"},
-		"node ports": {func(s *corev1.Service) { to(8082)(s); s.Spec.AllocateLoadBalancerNodePorts = new(false) }, "node port"},
+		"udp": {func(*corev1.Service) {}, "UDP"},
+		"node ports": {func(s *corev1.Service) {
+			to(8082)(s)
+			s.Spec.AllocateLoadBalancerNodePorts = new(false)
+		}, "node port"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			name := "proxy-refused-" + slug(t)
@@ -356,7 +373,8 @@ func proxyRefused(t *testing.T, e *env) {
 		e.service(t, e.app, "proxy-refused-both", to(8080), trigger, openStack("x-forwarded-for", "true"))
 		var c metav1.Condition
 		must(t, testbed.Until(t.Context(), soon, "a fault", func(ctx context.Context) (err error) {
-			if c, err = e.ServiceCondition(ctx, e.app.Namespace, "proxy-refused-both", v1beta1.ConditionAnnotationsHonoured); err == nil &&
+			if c, err = e.ServiceCondition(ctx, e.app.Namespace, "proxy-refused-both",
+				v1beta1.ConditionAnnotationsHonoured); err == nil &&
 				c.Status != metav1.ConditionFalse {
 				err = fmt.Errorf("it is %s", c.Status)
 			}
@@ -386,7 +404,8 @@ func none(t *testing.T, what string, w *testbed.Watch) {
 	}
 }
 
-// proxyEdit changes settings under load: each change is a reload without a failure, of new connections and of open ones.
+// proxyEdit changes settings under load: each change is a reload without a failure, of new connections and of open
+// ones.
 func proxyEdit(t *testing.T, e *env) {
 	addresses := e.proxiedService(t, "proxy-edit", to(8080), annotation("holdfast.dev/data-path", "Proxy"))
 	w := e.paced(t, addresses)
@@ -395,15 +414,16 @@ func proxyEdit(t *testing.T, e *env) {
 	before := e.running(t)
 	for _, ms := range []string{"70000", "80000"} {
 		e.annotate(t, "proxy-edit", openStackPrefix+"timeout-client-data", ms)
-		must(t, testbed.Until(t.Context(), time.Minute, "another configuration of all proxies", func(ctx context.Context) error {
-			hashes, err := e.hashes(ctx)
-			for proxy, hash := range hashes {
-				if err == nil && (hash == "" || hash == before[proxy]) {
-					err = fmt.Errorf("%s has %q", proxy, hash)
+		must(t, testbed.Until(t.Context(), time.Minute,
+			"another configuration of all proxies", func(ctx context.Context) error {
+				hashes, err := e.hashes(ctx)
+				for proxy, hash := range hashes {
+					if err == nil && (hash == "" || hash == before[proxy]) {
+						err = fmt.Errorf("%s has %q", proxy, hash)
+					}
 				}
-			}
-			return err
-		}))
+				return err
+			}))
 		before = e.running(t)
 	}
 	must(t, w.Recovered(t.Context(), soon))
@@ -430,8 +450,9 @@ func (e *env) hashes(ctx context.Context) (map[string]string, error) {
 	}
 	out := map[string]string{}
 	for _, p := range pods {
-		text, err := e.On(ctx, p.Spec.NodeName, "curl", "-s", "-m", "2", "http://"+netip.AddrPortFrom(netip.MustParseAddr(p.Status.PodIP), 7950).String()+
-			"/frontends")
+		text, err := e.On(ctx, p.Spec.NodeName, "curl", "-s", "-m",
+			"2", "http://"+netip.AddrPortFrom(netip.MustParseAddr(p.Status.PodIP), 7950).String()+
+				"/frontends")
 		if err != nil {
 			return nil, err
 		}
@@ -491,7 +512,8 @@ func proxyDisjoint(t *testing.T, e *env) {
 	}
 	e.apply(t, object("L2Advertisement", "e2e-proxy", only(without)))
 	addresses := e.service(t, e.app, "proxy-disjoint", pool("e2e-proxy"), behind, openStack("proxy-protocol", "true"))
-	c := e.waitCondition(t, e.app.Namespace, "proxy-disjoint", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse, "NoProxy")
+	c := e.waitCondition(t, e.app.Namespace, "proxy-disjoint", v1beta1.ConditionAnnouncedL2, metav1.ConditionFalse,
+		"NoProxy")
 	for _, node := range append(with, without) {
 		if !strings.Contains(c.Message, node) {
 			t.Errorf("the sentence does not name %s: %s", node, c.Message)
@@ -535,7 +557,8 @@ const grant = `{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: 
   roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: e2e-tls}, subjects: [{kind: ServiceAccount, name: %[2]s, namespace: %[3]s}]}
 `
 
-// proxyTLS has TLS end at proxies: not before the namespace grants its Secret, then with HTTP/2, and with another pair when there is one.
+// proxyTLS has TLS end at proxies: not before the namespace grants its Secret, then with HTTP/2, and with another pair
+// when there is one.
 func proxyTLS(t *testing.T, e *env) {
 	const name = "proxy-tls"
 	addresses := e.service(t, e.app, name, to(8080), func(s *corev1.Service) { s.Spec.Ports[0].Port = 443 },
@@ -567,16 +590,17 @@ func proxyTLS(t *testing.T, e *env) {
 // reports waits until a Service's condition has a fault with this text in its sentence; "" is for no fault.
 func (e *env) reports(t *testing.T, service, fault string) {
 	t.Helper()
-	must(t, testbed.Until(t.Context(), grantTime, fmt.Sprintf("a condition with %q", fault), func(ctx context.Context) error {
-		c, err := e.ServiceCondition(ctx, e.app.Namespace, service, v1beta1.ConditionAnnotationsHonoured)
-		if fault == "" && (err != nil || c.Status != metav1.ConditionFalse) {
-			return nil
-		}
-		if err == nil && (c.Status != metav1.ConditionFalse || fault == "" || !strings.Contains(c.Message, fault)) {
-			err = fmt.Errorf("it is %s %s: %s", c.Status, c.Reason, c.Message)
-		}
-		return err
-	}))
+	must(t, testbed.Until(t.Context(), grantTime,
+		fmt.Sprintf("a condition with %q", fault), func(ctx context.Context) error {
+			c, err := e.ServiceCondition(ctx, e.app.Namespace, service, v1beta1.ConditionAnnotationsHonoured)
+			if fault == "" && (err != nil || c.Status != metav1.ConditionFalse) {
+				return nil
+			}
+			if err == nil && (c.Status != metav1.ConditionFalse || fault == "" || !strings.Contains(c.Message, fault)) {
+				err = fmt.Errorf("it is %s %s: %s", c.Status, c.Reason, c.Message)
+			}
+			return err
+		}))
 }
 
 func tlsPair(t *testing.T) map[string][]byte {
@@ -589,7 +613,8 @@ func tlsPair(t *testing.T) map[string][]byte {
 // endsTLS waits until all addresses answer by HTTP/2 with the Secret's certificate.
 func (e *env) endsTLS(t *testing.T, addresses []netip.Addr, secret *corev1.Secret) {
 	t.Helper()
-	line := strings.Split(string(secret.Data[corev1.TLSCertKey]), "\n")[2] // of the first certificate, behind what all have
+	// of the first certificate, behind what all have
+	line := strings.Split(string(secret.Data[corev1.TLSCertKey]), "\n")[2]
 	for _, a := range addresses {
 		must(t, testbed.Until(t.Context(), grantTime, "TLS at "+a.String(), func(ctx context.Context) error {
 			out, err := e.curl(ctx, "https", a)
@@ -603,6 +628,7 @@ func (e *env) endsTLS(t *testing.T, addresses []netip.Addr, secret *corev1.Secre
 
 // curl asks port 443 of an address from the client, and returns code and version of HTTP, and the certificates.
 func (e *env) curl(ctx context.Context, scheme string, a netip.Addr) (string, error) {
-	return e.On(ctx, testbed.Client, "curl", "-sk", "--noproxy", "*", "-m", "2", "-o", "/dev/null", "-w", "%{http_code} %{http_version} %{certs}",
+	return e.On(ctx, testbed.Client, "curl", "-sk", "--noproxy", "*", "-m", "2", "-o", "/dev/null", "-w",
+		"%{http_code} %{http_version} %{certs}",
 		scheme+"://"+netip.AddrPortFrom(a, 443).String()+"/")
 }

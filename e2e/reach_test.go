@@ -127,7 +127,9 @@ func testSCTP(t *testing.T, e *env) {
 	app.Name, app.Replicas, app.Nodes = "sctp", 1, app.Nodes[:1]
 	must(t, e.Deploy(t.Context(), app))
 	addresses := e.service(t, app, "sctp", func(s *corev1.Service) {
-		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "sctp", Port: 132, TargetPort: intstr.FromInt32(3868), Protocol: corev1.ProtocolSCTP})
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
+			Name: "sctp", Port: 132, TargetPort: intstr.FromInt32(3868), Protocol: corev1.ProtocolSCTP,
+		})
 	})
 	e.announced(t, app.Namespace, "sctp")
 	e.served(t, testbed.Client, addresses) // then kube-proxy has rules for the Service
@@ -165,7 +167,8 @@ func (e *env) arrives(t *testing.T, node string, pod netip.Addr, to netip.AddrPo
 		}
 	}()
 	must(t, testbed.Until(ctx, soon, "an INIT at the pod", func(ctx context.Context) error {
-		if _, err := e.On(ctx, testbed.Client, e.Path("bin", "probe"), "-n", "1", "-protocol", probe.SCTP, to.String()); err != nil {
+		if _, err := e.On(ctx, testbed.Client, e.Path("bin", "probe"), "-n", "1", "-protocol", probe.SCTP,
+			to.String()); err != nil {
 			return err
 		}
 		select {
@@ -209,7 +212,8 @@ func (e *env) killLeader(t *testing.T) {
 	t.Helper()
 	leader, err := e.leader(t.Context())
 	must(t, err)
-	must(t, e.Kube.CoreV1().Pods(testbed.Namespace).Delete(t.Context(), leader, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+	must(t, e.Kube.CoreV1().Pods(testbed.Namespace).Delete(t.Context(), leader,
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 }
 
 // newLeader waits until an existing pod holds the leader Lease.
@@ -316,13 +320,14 @@ func (e *env) clear(t *testing.T, ns string) {
 			group.Go(func() error { return services.Delete(ctx, list.Items[i].Name, metav1.DeleteOptions{}) })
 		}
 	}
-	errs = append(errs, group.Wait(), testbed.Until(ctx, time.Minute, "the end of all Services", func(ctx context.Context) error {
-		list, err := services.List(ctx, metav1.ListOptions{})
-		if err == nil && len(list.Items) > 0 {
-			err = fmt.Errorf("%d are left", len(list.Items))
-		}
-		return err
-	}))
+	errs = append(errs,
+		group.Wait(), testbed.Until(ctx, time.Minute, "the end of all Services", func(ctx context.Context) error {
+			list, err := services.List(ctx, metav1.ListOptions{})
+			if err == nil && len(list.Items) > 0 {
+				err = fmt.Errorf("%d are left", len(list.Items))
+			}
+			return err
+		}))
 	if err := errors.Join(errs...); err != nil {
 		t.Error(err)
 	}

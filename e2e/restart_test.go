@@ -18,8 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// testSpeakerReady replaces a speaker whose node can open no BGP session any more: it is not ready, says why, and serves all the same. An
-// annotation makes it ready.
+// testSpeakerReady replaces a speaker whose node can open no BGP session any more: it is not ready, says why, and
+// serves all the same. An annotation makes it ready.
 //
 // Trap: speakers are ready before their sessions are, so that an update takes the routes of one node after the other.
 func testSpeakerReady(t *testing.T, e *env) {
@@ -54,7 +54,8 @@ func testSpeakerReady(t *testing.T, e *env) {
 	if want := "which the speaker before this one had"; !strings.Contains(out, want) {
 		t.Errorf("/readyz says %q, not %q", out, want)
 	}
-	e.why(t, "find out why a speaker is not ready: kubectl -n holdfast-system describe pod -l ", e.app.Namespace+"/speaker-ready")
+	e.why(t, "find out why a speaker is not ready: kubectl -n holdfast-system describe pod -l ",
+		e.app.Namespace+"/speaker-ready")
 	e.served(t, testbed.Far, bgp)
 	select {
 	case err := <-replaced:

@@ -21,8 +21,8 @@ const flushOutage = 5 * time.Second
 // flushHold is how long addresses are watched after a fault of all nodes.
 const flushHold = 2 * time.Second
 
-// testRulesFlushed empties rulesets, as a reload of a firewall does. If one node loses kube-proxy's rules, another one serves
-// its addresses until they are back. If all nodes do, all keep their addresses and routes.
+// testRulesFlushed empties rulesets, as a reload of a firewall does. If one node loses kube-proxy's rules, another one
+// serves its addresses until they are back. If all nodes do, all keep their addresses and routes.
 func testRulesFlushed(t *testing.T, e *env) {
 	// They are older than the second loss: by then the head start of new addresses is gone, and hides nothing.
 	l2 := e.service(t, e.app, "flushed-l2")
@@ -91,8 +91,9 @@ func (e *env) allRulesFlushed(t *testing.T, l2, bgp []netip.Addr) {
 	e.served(t, testbed.Far, bgp)
 }
 
-// stays checks that after a fault of all nodes an address has the owner of before, and that all workers have the routes, for
-// some time. The nodes see such a fault one after the other, and until the last one has, it alone counts as well.
+// stays checks that after a fault of all nodes an address has the owner of before, and that all workers have the
+// routes, for some time. The nodes see such a fault one after the other, and until the last one has, it alone counts as
+// well.
 func (e *env) stays(t *testing.T, a netip.Addr, owner string, routed []netip.Addr) {
 	t.Helper()
 	check := func(ctx context.Context) error { return e.unmoved(ctx, a, owner, routed) }

@@ -16,8 +16,8 @@ import (
 
 var upgradeFrom = flag.String("from", "", "`directory` with the artifacts to upgrade from, as make release makes them")
 
-// TestUpgrade upgrades from earlier artifacts to those in dist, as docs/install.md says, and rolls back, while clients send 200 requests a
-// second to each address. None may fail.
+// TestUpgrade upgrades from earlier artifacts to those in dist, as docs/install.md says, and rolls back, while clients
+// send 200 requests a second to each address. None may fail.
 func TestUpgrade(t *testing.T) {
 	if *upgradeFrom == "" {
 		t.Fatal("-from is not given: use make test-upgrade")
@@ -83,8 +83,8 @@ func TestUpgrade(t *testing.T) {
 	t.Run("half way forth", func(t *testing.T) { s.halfWay(t) })
 }
 
-// halfWay replaces the speakers of the faulty worker and of some others. While the others are of the former version, the worker's
-// power is cut: others take over, and no healthy node loses an address. Then it replaces the rest.
+// halfWay replaces the speakers of the faulty worker and of some others. While the others are of the former version,
+// the worker's power is cut: others take over, and no healthy node loses an address. Then it replaces the rest.
 func (s *spread) halfWay(t *testing.T) {
 	next, err := s.Version()
 	must(t, err)

@@ -16,13 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// testWhy asks kubectl-holdfast about faults that no other case plants, what a change would change, and with a tenant's rights.
+// testWhy asks kubectl-holdfast about faults that no other case plants, what a change would change, and with a tenant's
+// rights.
 func testWhy(t *testing.T, e *env) {
 	ns, node := e.app.Namespace, e.workers()[0]
 	t.Run("BGP password", func(t *testing.T) {
 		e.service(t, e.app, "why-bgp", routed)
 		password := func(ctx context.Context, value string) error {
-			_, err := e.Resource(testbed.Peers).Patch(ctx, "r1v6", types.MergePatchType, []byte(`{"spec":{"password":`+value+`}}`), metav1.PatchOptions{})
+			_, err := e.Resource(testbed.Peers).Patch(ctx, "r1v6", types.MergePatchType,
+				[]byte(`{"spec":{"password":`+value+`}}`), metav1.PatchOptions{})
 			return err
 		}
 		undo(t, func(ctx context.Context) error { return password(ctx, "null") })
@@ -32,7 +34,8 @@ func testWhy(t *testing.T, e *env) {
 	})
 	e.pool(t, "e2e-why", `addresses: [172.30.0.214, "fd00:30::3:9"]`)
 	e.apply(t, object("L2Advertisement", "e2e-why", fmt.Sprintf(
-		`{ipAddressPools: [e2e-why], interfaces: [eth1], nodeSelectors: [{matchLabels: {kubernetes.io/hostname: %s}}]}`, node)))
+		`{ipAddressPools: [e2e-why], interfaces: [eth1], nodeSelectors: [{matchLabels: {kubernetes.io/hostname: %s}}]}`,
+		node)))
 	addresses := e.service(t, e.app, "why-link", pool("e2e-why"))
 	t.Run("plan", func(t *testing.T) {
 		dir := t.TempDir()
@@ -46,8 +49,12 @@ func testWhy(t *testing.T, e *env) {
 			args       []string
 		}{
 			{"drain", ns + "/why-link: " + addresses[0].String() + " by node " + node, []string{"--drain", node}},
-			{"strand", "in no pool any more", []string{"-f", file("pool.yaml", object("IPAddressPool", "e2e-why", `{addresses: ["fd00:30::3:9"]}`))}},
-			{"nothing", "Nothing would change.", []string{"-f", file("community.yaml", object("Community", "e2e-why", `{communities: []}`))}},
+			{"strand", "in no pool any more", []string{
+				"-f", file("pool.yaml", object("IPAddressPool", "e2e-why", `{addresses: ["fd00:30::3:9"]}`)),
+			}},
+			{"nothing", "Nothing would change.", []string{
+				"-f", file("community.yaml", object("Community", "e2e-why", `{communities: []}`)),
+			}},
 		} {
 			out, err := e.Plugin(t.Context(), append([]string{"plan"}, tt.args...)...)
 			if err != nil || !strings.Contains(out, tt.want) {
@@ -84,7 +91,8 @@ subjects: [{kind: User, name: e2e-tenant, apiGroup: rbac.authorization.k8s.io}]
 					seen[s.Step] = s.Verdict
 				}
 			}
-			if err == nil && (seen["address"] != "ok" || seen["endpoints"] != "ok" || seen["speakers"] != "unseen" || seen["speakers' pages"] != "unseen") {
+			if err == nil && (seen["address"] != "ok" || seen["endpoints"] != "ok" || seen["speakers"] != "unseen" ||
+				seen["speakers' pages"] != "unseen") {
 				err = fmt.Errorf("it says %v:\n%s", seen, out)
 			}
 			return err
@@ -97,8 +105,9 @@ subjects: [{kind: User, name: e2e-tenant, apiGroup: rbac.authorization.k8s.io}]
 		for _, a := range addresses {
 			owner, err := e.WaitOwner(t.Context(), testbed.Client, a)
 			must(t, err)
-			want = append(want, "speaker "+owner, a.String()+" is announced on eth0", "for "+a.String()+" on link eth0 answers ", " of node "+owner, " of "+
-				a.String()+" is open")
+			want = append(want, "speaker "+owner, a.String()+" is announced on eth0", "for "+a.String()+" on link eth0 answers ",
+				" of node "+owner, " of "+
+					a.String()+" is open")
 		}
 		must(t, testbed.Until(t.Context(), soon, "the explanation with probes", func(ctx context.Context) error {
 			out, err := e.Plugin(ctx, "why", "--probe", ns+"/why-probe")

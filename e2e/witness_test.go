@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
-// oftenWitnessed makes the daemons compare what they remember with what is computed from nothing in seconds, not minutes.
+// oftenWitnessed makes the daemons compare what they remember with what is computed from nothing in seconds, not
+// minutes.
 var oftenWitnessed = []string{
 	"--set-json", `speaker.extraEnv=[{"name":"HOLDFAST_WITNESS","value":"2s"}]`,
 	"--set-json", `controller.extraEnv=[{"name":"HOLDFAST_WITNESS","value":"2s"}]`,
@@ -39,7 +40,8 @@ func (e *env) remembered(ctx context.Context, t *testing.T) {
 	}
 }
 
-// testWitness waits for ten looks of each speaker at what it remembers, while Services come, and then plants a wrong entry in one.
+// testWitness waits for ten looks of each speaker at what it remembers, while Services come, and then plants a wrong
+// entry in one.
 func testWitness(t *testing.T, e *env) {
 	for i := range 3 {
 		e.service(t, e.app, fmt.Sprintf("witness-%d", i))

@@ -61,7 +61,8 @@ func makeNetworks(ctx context.Context) error {
 			return err
 		}
 		// Snooping without a querier forgets silent IPv6 neighbours.
-		if _, err := local(ctx, "", "ip", "link", "set", bridge(s.Bridge), "type", "bridge", "mcast_snooping", "0"); err != nil {
+		if _, err := local(ctx, "", "ip", "link", "set", bridge(s.Bridge), "type", "bridge", "mcast_snooping",
+			"0"); err != nil {
 			return err
 		}
 	}
@@ -116,12 +117,14 @@ func (c *Cluster) addressNodes(ctx context.Context) error {
 		if _, err := docker(ctx, nil, "network", "disconnect", network(wire.LAN), container(h)); err != nil {
 			return err
 		}
-		if _, err := docker(ctx, nil, "network", "connect", "--ip", end.IPAddress, "--ip6", end.GlobalIPv6Address, network(wire.LAN), container(h)); err != nil {
+		if _, err := docker(ctx, nil, "network", "connect", "--ip", end.IPAddress, "--ip6", end.GlobalIPv6Address,
+			network(wire.LAN), container(h)); err != nil {
 			return err
 		}
 		// A link that is connected again has a new name until the next start.
 		gateway := wire.NewLeg("", wire.LAN, "", 254)
-		if _, err := c.on(ctx, h, rename, "sh", "-se", leg.Link, leg.V4.Addr().String(), leg.V6.String(), gateway.V4.Addr().String(),
+		if _, err := c.on(ctx, h, rename, "sh", "-se", leg.Link, leg.V4.Addr().String(), leg.V6.String(),
+			gateway.V4.Addr().String(),
 			gateway.V6.Addr().String()); err != nil {
 			return fmt.Errorf("name the link of %s: %w", h.Name, err)
 		}
@@ -177,7 +180,9 @@ func (c *Cluster) plugNode(ctx context.Context, h wire.Host) error {
 	if err != nil {
 		return err
 	}
-	for _, family := range []func(wire.Leg) netip.Prefix{func(l wire.Leg) netip.Prefix { return l.V4 }, func(l wire.Leg) netip.Prefix { return l.V6 }} {
+	ofIPv4 := func(l wire.Leg) netip.Prefix { return l.V4 }
+	ofIPv6 := func(l wire.Leg) netip.Prefix { return l.V6 }
+	for _, family := range []func(wire.Leg) netip.Prefix{ofIPv4, ofIPv6} {
 		batch += "route replace " + family(far.Legs[0]).Masked().String()
 		for _, r := range c.Plan {
 			if r.Role == wire.Router {

@@ -105,7 +105,8 @@ func (c *Cluster) up(ctx context.Context, progress io.Writer) error {
 		}
 		pods := c.Pods[h.Name]
 		conflist := wire.Conflist(netip.MustParsePrefix(pods[0]), netip.MustParsePrefix(pods[1]))
-		if _, err := c.on(ctx, h, conflist, "sh", "-c", "mkdir -p "+filepath.Dir(wire.ConflistFile)+" && cat >"+wire.ConflistFile); err != nil {
+		if _, err := c.on(ctx, h, conflist, "sh", "-c",
+			"mkdir -p "+filepath.Dir(wire.ConflistFile)+" && cat >"+wire.ConflistFile); err != nil {
 			return err
 		}
 	}

@@ -206,7 +206,9 @@ func (p *pki) controlPlane(dir string, cp wire.Host) error {
 		id   identity
 	}{
 		{"apiserver", p.cluster, apiServer(cp)},
-		{"kubelet-client", p.cluster, identity{commonName: "kube-apiserver-kubelet-client", organization: []string{"system:masters"}}},
+		{"kubelet-client", p.cluster, identity{
+			commonName: "kube-apiserver-kubelet-client", organization: []string{"system:masters"},
+		}},
 		{"front-proxy-client", p.front, identity{commonName: "front-proxy-client"}},
 	} {
 		if files[c.file+".crt"], files[c.file+".key"], err = c.by.issue(c.id); err != nil {

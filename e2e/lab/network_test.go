@@ -43,7 +43,8 @@ func TestCableBatchFixesMAC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "link add lan-client type veth peer name eth0 address 02:00:00:00:00:64 netns hflab-client\nlink set lan-client master lan up\n"
+	want := "link add lan-client type veth peer name eth0 address 02:00:00:00:00:64 netns hflab-client\nlink set " +
+		"lan-client master lan up\n"
 	if got := cableBatch(h); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -68,7 +69,8 @@ func TestNetworkOfPods(t *testing.T) {
 			t.Errorf("network %q: no default route in\n%s", tc.network, batch)
 		}
 		args := controllerManagerArgs(c)
-		if slices.Contains(args, "--allocate-node-cidrs=true") == tc.isLabs || slices.Contains(args, "--cluster-cidr="+podRanges) == tc.isLabs {
+		if slices.Contains(args, "--allocate-node-cidrs=true") == tc.isLabs ||
+			slices.Contains(args, "--cluster-cidr="+podRanges) == tc.isLabs {
 			t.Errorf("network %q: %q", tc.network, args)
 		}
 	}
@@ -96,8 +98,8 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// TestNetnsBesideOthers: the lab's namespaces go, and the namespaces of others stay, if another program ran "ip netns add" while the lab was
-// up. It runs in a mount namespace of its own, with an empty /run.
+// TestNetnsBesideOthers: the lab's namespaces go, and the namespaces of others stay, if another program ran "ip netns
+// add" while the lab was up. It runs in a mount namespace of its own, with an empty /run.
 func TestNetnsBesideOthers(t *testing.T) {
 	const inside = "HOLDFAST_LAB_NETNS_TEST"
 	if os.Getenv(inside) == "" {
@@ -219,19 +221,28 @@ func TestNodeFiles(t *testing.T) {
 			name: "runtime without controllers", h: hosts[1], file: "containerd.toml",
 			has: []string{`BinaryName = "/run/lab/bin/runcwrap"`, `sandbox = "lab/pause:v1"`},
 		},
-		{name: "runtime with controllers", h: hosts[1], limits: true, file: "containerd.toml", has: []string{`BinaryName = "/tools/runc"`}},
+		{name: "runtime with controllers", h: hosts[1], limits: true, file: "containerd.toml",
+			has: []string{`BinaryName = "/tools/runc"`}},
 		{
-			name: "worker", h: hosts[1], file: "kubelet.yaml", has: []string{"cgroupsPerQOS: false", "protectKernelDefaults: true"},
+			name: "worker", h: hosts[1], file: "kubelet.yaml", has: []string{
+				"cgroupsPerQOS: false", "protectKernelDefaults: true",
+			},
 			hasNot: []string{"registerWithTaints", "nodeLeaseDurationSeconds"},
 		},
 		{
-			name: "control plane", h: hosts[0], c: Config{NodeMonitorGracePeriod: 8 * time.Second}, limits: true, file: "kubelet.yaml",
-			has: []string{"cgroupsPerQOS: true", "node-role.kubernetes.io/control-plane, effect: NoSchedule", "nodeLeaseDurationSeconds: 8"},
+			name: "control plane", h: hosts[0], c: Config{NodeMonitorGracePeriod: 8 * time.Second}, limits: true,
+			file: "kubelet.yaml",
+			has: []string{
+				"cgroupsPerQOS: true", "node-role.kubernetes.io/control-plane, effect: NoSchedule",
+				"nodeLeaseDurationSeconds: 8",
+			},
 		},
-		{name: "proxy", h: hosts[1], file: "kube-proxy.yaml", has: []string{"mode: nftables", "hostnameOverride: w1"}, hasNot: []string{"minSyncPeriod"}},
+		{name: "proxy", h: hosts[1], file: "kube-proxy.yaml", has: []string{"mode: nftables", "hostnameOverride: w1"},
+			hasNot: []string{"minSyncPeriod"}},
 		{
-			name: "quick proxy", h: hosts[1], c: Config{ProxyMode: ProxyIPTables, ProxyMinSync: 10 * time.Millisecond}, file: "kube-proxy.yaml",
-			has: []string{"mode: iptables\niptables: {minSyncPeriod: 10ms}"},
+			name: "quick proxy", h: hosts[1], c: Config{ProxyMode: ProxyIPTables, ProxyMinSync: 10 * time.Millisecond},
+			file: "kube-proxy.yaml",
+			has:  []string{"mode: iptables\niptables: {minSyncPeriod: 10ms}"},
 		},
 	} {
 		files, err := newNodeConfig(tc.h, tc.c.withDefaults(), tc.limits, "/tools/runc").files()

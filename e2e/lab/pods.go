@@ -53,7 +53,8 @@ func (l *Lab) applyPlugin(ctx context.Context) error {
 func (l *Lab) waitPlugin(ctx context.Context) error {
 	p := l.Config.plugin()
 	for _, w := range p.Workloads {
-		if err := l.kubectl(ctx, nil, "rollout", "status", "--namespace", p.Namespace, "--timeout", readyWait.String(), w); err != nil {
+		if err := l.kubectl(ctx, nil, "rollout", "status", "--namespace", p.Namespace, "--timeout", readyWait.String(),
+			w); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,8 @@ func (l *Lab) prepareFRR(h wire.Host) (*hostinit.Spec, error) {
 	spec.Binds = append(spec.Binds, hostinit.Bind{Source: "frr", Target: "/etc/frr"})
 	spec.Dirs = []hostinit.Dir{{Path: "/run/frr", Owner: "frr"}, {Path: "/etc/frr", Owner: "frr"}}
 	// An empty vtysh.conf silences a warning.
-	if err := writeFiles(filepath.Join(l.hostDir(h), "frr"), map[string][]byte{"frr.conf": conf, "vtysh.conf": nil}); err != nil {
+	if err := writeFiles(filepath.Join(l.hostDir(h), "frr"),
+		map[string][]byte{"frr.conf": conf, "vtysh.conf": nil}); err != nil {
 		return nil, err
 	}
 	for _, d := range router.Daemons() {

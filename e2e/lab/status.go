@@ -39,7 +39,8 @@ func (l *Lab) Status(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	for table, what := range wire.Faults {
-		if _, err := output(ctx, "", "nsenter", "--net="+netnsDir+"/"+switchNetns, "nft", "list", "table", "bridge", table); err == nil {
+		if _, err := output(ctx, "", "nsenter", "--net="+netnsDir+"/"+switchNetns, "nft", "list", "table", "bridge",
+			table); err == nil {
 			fmt.Fprintln(w, what)
 		}
 	}

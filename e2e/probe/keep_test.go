@@ -106,7 +106,9 @@ func TestKeepNoListener(t *testing.T) {
 	}
 	target := l.Addr().String()
 	l.Close()
-	if _, err := Keep(t.Context(), Config{Target: target, Timeout: time.Second}, 3, func(Kept) { t.Error("Keep reports open connections") }); err == nil {
+	if _, err := Keep(t.Context(), Config{Target: target, Timeout: time.Second}, 3, func(Kept) {
+		t.Error("Keep reports open connections")
+	}); err == nil {
 		t.Error("no error")
 	}
 }

@@ -51,7 +51,9 @@ func TestErrors(t *testing.T) {
 
 // A connection that succeeds because its SYN came again is not a good probe.
 func TestLostSYN(t *testing.T) {
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Write([]byte("{}"))
+	}))
 	defer s.Close()
 	// The kernel drops each SYN while the queue of a listener is full.
 	raw, err := s.Listener.(*net.TCPListener).SyscallConn()
@@ -84,11 +86,12 @@ func TestLostSYN(t *testing.T) {
 		}
 		s.Start()
 	})
-	err = Run(t.Context(), Config{Protocol: TCP, Target: target, Every: time.Second, Timeout: 5 * time.Second, Count: 1}, func(r Result) {
-		if r.OK || r.Error != "the first SYN or its answer was lost" {
-			t.Errorf("%+v, want a lost SYN", r)
-		}
-	})
+	err = Run(t.Context(),
+		Config{Protocol: TCP, Target: target, Every: time.Second, Timeout: 5 * time.Second, Count: 1}, func(r Result) {
+			if r.OK || r.Error != "the first SYN or its answer was lost" {
+				t.Errorf("%+v, want a lost SYN", r)
+			}
+		})
 	if err != nil {
 		t.Error(err)
 	}
@@ -98,11 +101,12 @@ func TestLostSYN(t *testing.T) {
 func TestStall(t *testing.T) {
 	const target, timeout = "HOLDFAST_PROBE", time.Second
 	if to := os.Getenv(target); to != "" {
-		err := Run(t.Context(), Config{Protocol: TCP, Target: to, Every: time.Second, Timeout: timeout, Count: 1}, func(r Result) {
-			if err := json.NewEncoder(os.Stderr).Encode(r); err != nil {
-				t.Error(err)
-			}
-		})
+		err := Run(t.Context(),
+			Config{Protocol: TCP, Target: to, Every: time.Second, Timeout: timeout, Count: 1}, func(r Result) {
+				if err := json.NewEncoder(os.Stderr).Encode(r); err != nil {
+					t.Error(err)
+				}
+			})
 		if err != nil {
 			t.Error(err)
 		}

@@ -47,7 +47,8 @@ func (b *Bed) Deploy(ctx context.Context, a App) error {
 		return err
 	}
 	force := metav1.PatchOptions{FieldManager: manager, Force: new(true)}
-	if _, err := b.Kube.AppsV1().Deployments(a.Namespace).Patch(ctx, a.Name, types.ApplyPatchType, object, force); err != nil {
+	if _, err := b.Kube.AppsV1().Deployments(a.Namespace).Patch(ctx, a.Name, types.ApplyPatchType, object,
+		force); err != nil {
 		return fmt.Errorf("deploy %s: %w", a.Name, err)
 	}
 	return Until(ctx, 2*time.Minute, "the pods of "+a.Name, func(ctx context.Context) error {

@@ -52,7 +52,8 @@ func (b *Bed) BFD(
 func (b *Bed) profile(ctx context.Context, name string) error {
 	for _, peer := range samplePeers {
 		patch := fmt.Sprintf(`{"spec":{"bfdProfile":%s}}`, name)
-		if _, err := b.Resource(Peers).Patch(ctx, peer, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		if _, err := b.Resource(Peers).Patch(ctx, peer, types.MergePatchType, []byte(patch),
+			metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("change BGPPeer %s: %w", peer, err)
 		}
 	}

@@ -87,7 +87,8 @@ func (b *Bed) Install(ctx context.Context, args ...string) error {
 		return err
 	}
 	_, err = b.Helm(ctx, append([]string{"upgrade", "--install", Release, chart,
-		"--namespace", Namespace, "--create-namespace", "--reset-values", "--wait", "--timeout", helmWait}, slices.Concat(b.Values, args)...)...)
+		"--namespace", Namespace, "--create-namespace", "--reset-values", "--wait", "--timeout", helmWait},
+		slices.Concat(b.Values, args)...)...)
 	if err != nil {
 		return errors.Join(err, b.podsNotReady(ctx))
 	}

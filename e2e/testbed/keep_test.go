@@ -20,7 +20,8 @@ func TestSurvived(t *testing.T) {
 		text     string
 	}{
 		{all, 0, "100 of 100 connections over IPv4, 100 of 100 over IPv6 survived"},
-		{some, 64, "99 of 100 connections over IPv4, 37 of 100 over IPv6 survived (map[EOF:2 read: connection reset by peer:62])"},
+		{some, 64,
+			"99 of 100 connections over IPv4, 37 of 100 over IPv6 survived (map[EOF:2 read: connection reset by peer:62])"},
 	} {
 		if got := tt.survived.Lost(); got != tt.lost {
 			t.Errorf("%d are lost, want %d", got, tt.lost)

@@ -7,7 +7,9 @@ import (
 )
 
 func TestDecode(t *testing.T) {
-	objects, err := Decode([]byte("# a comment\n---\nkind: A\nmetadata: {name: a}\n---\n\n---\nkind: B\nmetadata:\n  name: b\n"))
+	objects, err := Decode(
+		[]byte("# a comment\n---\nkind: A\nmetadata: {name: a}\n---\n\n---\nkind: B\nmetadata:\n  name: b\n"),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

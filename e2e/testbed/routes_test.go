@@ -14,7 +14,9 @@ func TestReadRouteChange(t *testing.T) {
 	for line, want := range map[string]RouteChange{
 		`[2026-11-23T06:10:00.123456] 198.18.0.1 nhid 22 proto bgp metric 20 \	nexthop via 172.31.0.11 dev eth0 weight 1 \	nexthop via 172.31.0.12 dev eth0 ` +
 			`weight 1`: {
-			At: at, Prefix: netip.MustParsePrefix("198.18.0.1/32"), Hops: []netip.Addr{netip.MustParseAddr("172.31.0.11"), netip.MustParseAddr("172.31.0.12")},
+			At: at, Prefix: netip.MustParsePrefix("198.18.0.1/32"), Hops: []netip.Addr{
+				netip.MustParseAddr("172.31.0.11"), netip.MustParseAddr("172.31.0.12"),
+			},
 		},
 		`[2026-11-23T06:10:00.123456] Deleted fd00:198::1 nhid 9 via fd00:31::11 dev eth0 proto bgp metric 20 pref medium`: {
 			At: at, Prefix: netip.MustParsePrefix("fd00:198::1/128"),
@@ -26,7 +28,9 @@ func TestReadRouteChange(t *testing.T) {
 			t.Errorf("%s: %v\n%s", line, ok, diff)
 		}
 	}
-	for _, line := range []string{"", "[", "[2026-11-23T06:10:00.123456] ", "[x] 198.18.0.1", "198.18.0.1 via 172.31.0.11"} {
+	for _, line := range []string{
+		"", "[", "[2026-11-23T06:10:00.123456] ", "[x] 198.18.0.1", "198.18.0.1 via 172.31.0.11",
+	} {
 		if got, ok := readRouteChange(line); ok {
 			t.Errorf("%q: %v", line, got)
 		}

@@ -165,7 +165,9 @@ func (s *routedStage) realtime(ctx context.Context, on bool) error {
 	if on {
 		policy, priority = "-f", "1"
 	}
-	for router, daemons := range map[string][]string{testbed.Router1: {"bfdd", "bgpd", "zebra"}, testbed.Router2: {"bird"}} {
+	for router, daemons := range map[string][]string{
+		testbed.Router1: {"bfdd", "bgpd", "zebra"}, testbed.Router2: {"bird"},
+	} {
 		for _, daemon := range daemons {
 			pids, err := s.On(ctx, router, "pidof", daemon)
 			if err != nil {
@@ -256,7 +258,8 @@ func (s *routedStage) drain(ctx context.Context, node string, bfd bool) (underWa
 		return 0, 0, err
 	}
 	got, err := s.during(ctx, func() error {
-		if _, err := s.Kubectl(ctx, "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=60s"); err != nil {
+		if _, err := s.Kubectl(ctx, "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data",
+			"--timeout=60s"); err != nil {
 			return err
 		}
 		if err := s.hops(ctx, len(s.Cluster.Nodes())-2); err != nil {

@@ -87,7 +87,8 @@ func thousand(ctx context.Context, b *testbed.Bed) (got map[string]float64, err 
 			return errors.Join(b.Cluster.Partition(ctx, announcers[:1]), b.Cluster.Freeze(ctx, announcers[0]))
 		})
 		clean := context.WithoutCancel(ctx)
-		if err := errors.Join(err, b.Cluster.PowerOff(clean, announcers[0]), b.Cluster.Heal(clean), powerCycle(ctx, b, announcers[0])); err != nil {
+		if err := errors.Join(err, b.Cluster.PowerOff(clean, announcers[0]), b.Cluster.Heal(clean),
+			powerCycle(ctx, b, announcers[0])); err != nil {
 			return got, err
 		}
 		got[name] = max(got[name], ms(took))
@@ -229,7 +230,8 @@ func loseMany(
 	}
 	announced := quantile(times, q)
 	progress(
-		"lost %.0f ms after the order; announced within %.0f ms, median %.0f ms; longest gap of %d clients %.0f ms; the latest heartbeat was %.0f ms late",
+		"lost %.0f ms after the order; announced within %.0f ms, median %.0f ms; longest gap of %d clients %.0f ms; the "+
+			"latest heartbeat was %.0f ms late",
 		ms(
 			idle,
 		),

@@ -171,7 +171,8 @@ func open(ctx context.Context, minSync time.Duration) (l *lab.Lab, down func() e
 		return l, func() error { return nil }, nil
 	case err == nil:
 		return nil, nil, fmt.Errorf(
-			"the lab that is up has a minSyncPeriod of kube-proxy of %s, wanted is %s (0 is the default): take it down (make lab-down)",
+			"the lab that is up has a minSyncPeriod of kube-proxy of %s, wanted is %s (0 is the default): take it down (make "+
+				"lab-down)",
 			l.Config.ProxyMinSync,
 			minSync,
 		)

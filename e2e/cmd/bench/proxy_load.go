@@ -103,7 +103,8 @@ func handRuns(ctx context.Context, s *testbed.Stage, node string) (at netip.Addr
 		}
 		return err
 	}
-	if err := s.Apply(ctx, app.Namespace, fmt.Appendf(nil, handService, name, node, proxies[i].Status.PodIP, handPort)); err != nil {
+	if err := s.Apply(ctx, app.Namespace,
+		fmt.Appendf(nil, handService, name, node, proxies[i].Status.PodIP, handPort)); err != nil {
 		return at, nil, errors.Join(err, end())
 	}
 	addresses, err := s.WaitAddresses(ctx, app.Namespace, name, 1)
@@ -230,7 +231,8 @@ func proxyNeighbour(ctx context.Context, b *testbed.Bed) (map[string]float64, er
 			return err
 		}
 		endpoint := &endpoints[0]
-		objects := fmt.Appendf(nil, neighbourService, namespace, name, "kubernetes.io/hostname="+owner, endpoint.Spec.NodeName, endpoint.Status.PodIP)
+		objects := fmt.Appendf(nil, neighbourService, namespace, name, "kubernetes.io/hostname="+owner,
+			endpoint.Spec.NodeName, endpoint.Status.PodIP)
 		if err := b.Apply(ctx, "", objects); err != nil {
 			return err
 		}
@@ -367,7 +369,8 @@ func proxySeats(ctx context.Context, b *testbed.Bed) (map[string]float64, error)
 		return plannedOn(ctx, b, s, "proxy_seats_", got)
 	})
 	for i := range moreSeats {
-		err = errors.Join(err, b.Kube.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), namespace(i), metav1.DeleteOptions{}))
+		err = errors.Join(err,
+			b.Kube.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), namespace(i), metav1.DeleteOptions{}))
 	}
 	return got, err
 }

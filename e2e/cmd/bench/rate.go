@@ -114,7 +114,9 @@ func oursRound(ctx context.Context, b *testbed.Bed) (time.Duration, error) {
 		return 0, err
 	}
 	// A Service that is of another type for a while waits again afterwards.
-	for _, kind := range []string{`"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null`, loadBalancer} {
+	for _, kind := range []string{
+		`"ClusterIP","externalTrafficPolicy":null,"allocateLoadBalancerNodePorts":null`, loadBalancer,
+	} {
 		err := forAll(ctx, func(ctx context.Context, i int) error {
 			return patch(ctx, b, fmt.Sprintf("ours-%04d", i), []byte(`{"spec":{"type":`+kind+`}}`))
 		})

@@ -183,7 +183,8 @@ func (s *simulation) prepare(ctx context.Context, alive *errgroup.Group) error {
 func (s *simulation) label(ctx context.Context) error {
 	for _, node := range s.speakers {
 		body := fmt.Appendf(nil, `{"metadata":{"labels":{"bench":"speaker"}}}`)
-		if _, err := s.b.Kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
+		if _, err := s.b.Kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body,
+			metav1.PatchOptions{}); err != nil {
 			return err
 		}
 	}
@@ -192,7 +193,8 @@ func (s *simulation) label(ctx context.Context) error {
 
 // install installs Holdfast, with a SpeakerState of each Node and the objects that Services need.
 func (s *simulation) install(ctx context.Context) error {
-	if err := errors.Join(s.b.Install(ctx, "--set", "speaker.nodeSelector.bench=speaker", "--set", "controller.replicas=1"), s.b.WaitReady(ctx)); err != nil {
+	if err := errors.Join(s.b.Install(ctx, "--set", "speaker.nodeSelector.bench=speaker", "--set",
+		"controller.replicas=1"), s.b.WaitReady(ctx)); err != nil {
 		return err
 	}
 	return errors.Join(s.crowd.createStates(ctx), s.b.Apply(ctx, "", scaleObjects()), s.b.Calm(ctx))
@@ -372,7 +374,8 @@ func (s *simulation) rest(ctx context.Context, got map[string]float64) error {
 	if err != nil {
 		return err
 	}
-	speakers, rest := askedSince[testbed.Speaker]-asked[testbed.Speaker], askedSince[testbed.Controller]-asked[testbed.Controller]
+	speakers, rest := askedSince[testbed.Speaker]-asked[testbed.Speaker],
+		askedSince[testbed.Controller]-asked[testbed.Controller]
 	got["scale_1000_nodes_api_qps"] = speakers/took/float64(len(s.speakers))*1000 + rest/took
 	s.progress(
 		"requests in %.0f s without watches: %.0f of %d speakers, %.0f of the controller",

@@ -46,7 +46,9 @@ func picture(points []point) []byte {
 }
 
 func panel(out *bytes.Buffer, points []point, name string, left, top int) {
-	highest := slices.MaxFunc(points, func(a, b point) int { return int(1000 * (a.figures[name] - b.figures[name])) }).figures[name]
+	highest := slices.MaxFunc(points, func(a, b point) int {
+		return int(1000 * (a.figures[name] - b.figures[name]))
+	}).figures[name]
 	highest = max(highest, 0.001)
 	last := points[len(points)-1].services
 	fmt.Fprintf(out, `<g transform="translate(%d %d)">`+"\n", left, top)

@@ -131,7 +131,10 @@ func barePatches(i int) (patches [][]byte, err error) {
 	}
 	for _, patch := range []map[string]any{
 		{
-			"metadata": map[string]any{"annotations": map[string]string{v1beta1.AnnotationAssigned: address + "=" + scaleName}, "finalizers": []string{}},
+			"metadata": map[string]any{
+				"annotations": map[string]string{v1beta1.AnnotationAssigned: address + "=" + scaleName},
+				"finalizers":  []string{},
+			},
 			"status": map[string]any{"loadBalancer": map[string]any{"ingress": []corev1.LoadBalancerIngress{{IP: address}}},
 				"conditions": []metav1.Condition{assigned, record}},
 		},

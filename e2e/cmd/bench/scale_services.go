@@ -130,7 +130,8 @@ func (f fleet) grow(ctx context.Context, from, to int, class *string, next func(
 			if next != nil {
 				next(i)
 			}
-			if _, err := f.b.Kube.CoreV1().Services(app.Namespace).Create(ctx, f.service(i, class), metav1.CreateOptions{}); err != nil {
+			if _, err := f.b.Kube.CoreV1().Services(app.Namespace).Create(ctx, f.service(i, class),
+				metav1.CreateOptions{}); err != nil {
 				return err
 			}
 			_, err := f.b.Kube.DiscoveryV1().

@@ -14,7 +14,10 @@ import (
 )
 
 func TestScaleSizes(t *testing.T) {
-	for text, want := range map[string][]int{"3000": {3000}, "1000,3000,10000": {1000, 3000, 10000}, "3000,1000": nil, "10,10": nil, "0": nil, "x": nil, "": nil} {
+	for text, want := range map[string][]int{
+		"3000": {3000}, "1000,3000,10000": {1000, 3000, 10000}, "3000,1000": nil, "10,10": nil, "0": nil, "x": nil,
+		"": nil,
+	} {
 		got, err := scaleSizes(text)
 		if diff := cmp.Diff(want, got); diff != "" || (err == nil) != (want != nil) {
 			t.Errorf("%q: %v: -want +got\n%s", text, err, diff)

@@ -44,7 +44,8 @@ func (d *demo) steps() []step {
 		{"image", "Give the image that make packed to all nodes.", "", d.load},
 		{
 			"install",
-			"Install the chart: helm upgrade --install holdfast dist/holdfast-VERSION.tgz --namespace holdfast-system --create-namespace --wait",
+			"Install the chart: helm upgrade --install holdfast dist/holdfast-VERSION.tgz --namespace holdfast-system " +
+				"--create-namespace --wait",
 			"bin/lab kubectl -n holdfast-system get pods -o wide",
 			d.install,
 		},
@@ -60,7 +61,8 @@ func (d *demo) steps() []step {
 			"bin/lab exec client ip neigh", d.fetchL2},
 		{
 			"fetch-bgp",
-			"Fetch the BGP addresses from host far, behind the routers. externalTrafficPolicy is Local: the pod sees far's own address.",
+			"Fetch the BGP addresses from host far, behind the routers. externalTrafficPolicy is Local: the pod sees far's " +
+				"own address.",
 			"bin/lab exec r1 ip route show proto bgp; bin/lab exec r2 birdc show route",
 			d.fetchBGP,
 		},
@@ -221,7 +223,8 @@ func (d *demo) pullPlug(ctx context.Context) error {
 	d.app.Nodes, d.app.Replicas = stay, int32(len(stay))
 	d.print("client reaches %s through node %s", address, owner)
 	d.print(
-		"move the pods to %s: Kubernetes takes most of a minute to notice a dead node, and would send every third request to a dead pod",
+		"move the pods to %s: Kubernetes takes most of a minute to notice a dead node, and would send every third request "+
+			"to a dead pod",
 		strings.Join(stay, " and "),
 	)
 	if err := d.bed.Deploy(ctx, d.app); err != nil {

@@ -25,7 +25,8 @@ var contents = map[string]struct{ set, program, path string }{
 
 // archives writes the images that a cluster of the version starts with, under the names that kubeadm gives them.
 func (b Builder) archives(ctx context.Context, root, version, dir string) error {
-	out, err := exec.CommandContext(ctx, filepath.Join(b.Tools["kubeadm"], "kubeadm"), "config", "images", "list", "--kubernetes-version", version).
+	out, err := exec.CommandContext(ctx, filepath.Join(b.Tools["kubeadm"], "kubeadm"), "config", "images", "list",
+		"--kubernetes-version", version).
 		Output()
 	if err != nil {
 		return fmt.Errorf("list the images of kubeadm: %w", err)

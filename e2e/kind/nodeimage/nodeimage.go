@@ -30,13 +30,16 @@ const repository = "holdfast-e2e/"
 // nodePackages are Debian's packages of the nodes. Those that kind needs for storage are left out: no test mounts a
 // volume.
 var nodePackages = []string{
-	"systemd", "systemd-sysv", "dbus", "iproute2", "iptables", "nftables", "conntrack", "ethtool", "kmod", "util-linux", "mount",
-	"procps", "libseccomp2", "ca-certificates", "curl", "bash", "jq", "hostname", "tar", "gzip", "pigz", "tcpdump", "iputils-ping", "socat",
+	"systemd", "systemd-sysv", "dbus", "iproute2", "iptables", "nftables", "conntrack", "ethtool", "kmod", "util-linux",
+	"mount",
+	"procps", "libseccomp2", "ca-certificates", "curl", "bash", "jq", "hostname", "tar", "gzip", "pigz", "tcpdump",
+	"iputils-ping", "socat",
 }
 
 // outsidePackages are Debian's packages of the hosts beside the nodes: routers, client and far host.
 var outsidePackages = []string{
-	"frr", "bird2", "iproute2", "nftables", "conntrack", "procps", "util-linux", "tcpdump", "iputils-ping", "curl", "bash", "ethtool", "socat",
+	"frr", "bird2", "iproute2", "nftables", "conntrack", "procps", "util-linux", "tcpdump", "iputils-ping", "curl", "bash",
+	"ethtool", "socat",
 }
 
 // Builder builds images.
@@ -69,7 +72,8 @@ func (b Builder) Outside(ctx context.Context) (string, error) {
 	if b.Debootstrap == "" {
 		name := repository + "outside:" + debian.Release
 		text := fmt.Sprintf(
-			"FROM debian:%s-slim\nRUN apt-get update && apt-get install --yes --no-install-recommends %s && rm -rf /var/lib/apt/lists/*\n",
+			"FROM debian:%s-slim\nRUN apt-get update && apt-get install --yes --no-install-recommends %s && rm -rf "+
+				"/var/lib/apt/lists/*\n",
 			debian.Release,
 			strings.Join(outsidePackages, " "),
 		)

@@ -46,7 +46,8 @@ func TestWaitGateFile(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spec.json")
-	if err := os.WriteFile(path, []byte(`{"Hostname": "w1", "Services": [{"Name": "a", "Argv": ["/a"]}]}`), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(`{"Hostname": "w1", "Services": [{"Name": "a", "Argv": ["/a"]}]}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Load(path)

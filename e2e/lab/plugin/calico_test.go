@@ -31,7 +31,8 @@ kind: DaemonSet
 kind: Deployment
 `
 	got := string(withoutWorkloads([]byte(manifest)))
-	want := "apiVersion: v1\nkind: ServiceAccount\n---\nkind: CustomResourceDefinition\nspec:\n  names:\n    kind: DaemonSet\n---\n"
+	want := "apiVersion: v1\nkind: ServiceAccount\n---\nkind: CustomResourceDefinition\nspec:\n  names:\n    kind: " +
+		"DaemonSet\n---\n"
 	if got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -69,7 +70,8 @@ func TestCalicoWorkloads(t *testing.T) {
 	if err != nil || len(images) != 1 || images[0].Name != "docker.io/"+calicoImage {
 		t.Fatalf("%v, %v", images, err)
 	}
-	if uses, own := strings.Count(string(text), "image: "), strings.Count(string(text), "image: "+calicoImage+"\n"); uses != own {
+	if uses, own := strings.Count(string(text), "image: "),
+		strings.Count(string(text), "image: "+calicoImage+"\n"); uses != own {
 		t.Errorf("%d of %d containers run %s", own, uses, calicoImage)
 	}
 	files := images[0].Platforms[0].Files

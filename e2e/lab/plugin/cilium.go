@@ -62,7 +62,9 @@ func ciliumFiles(s Site) (oci.Image, error) {
 		files[ciliumPrograms+"/"+program] = s.Tool(program)
 	}
 	// Files of a module are not executable.
-	for _, script := range []string{"images/cilium/init-container.sh", "plugins/cilium-cni/install-plugin.sh", "plugins/cilium-cni/cni-uninstall.sh"} {
+	for _, script := range []string{
+		"images/cilium/init-container.sh", "plugins/cilium-cni/install-plugin.sh", "plugins/cilium-cni/cni-uninstall.sh",
+	} {
 		b, err := os.ReadFile(filepath.Join(source, script))
 		if err != nil {
 			return oci.Image{}, err

@@ -37,7 +37,9 @@ func TestWithLibraries(t *testing.T) {
 // The values of both roles differ in nothing but who serves.
 func TestCiliumValues(t *testing.T) {
 	for _, replaces := range []bool{false, true} {
-		text, err := render("cilium.yaml", map[string]any{"Image": "lab/x:v1", "Server": "192.0.2.1", "ReplacesKubeProxy": replaces})
+		text, err := render("cilium.yaml", map[string]any{
+			"Image": "lab/x:v1", "Server": "192.0.2.1", "ReplacesKubeProxy": replaces,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

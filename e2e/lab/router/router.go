@@ -56,7 +56,8 @@ func Daemons() []Daemon {
 		{"bfdd", []string{"-A", "127.0.0.1"}},
 		{"bgpd", []string{"-A", "127.0.0.1", "-p", "179"}},
 	} {
-		needs := "/run/frr/zserv.api" // of zebra: bgpd looks for it again after 10 s only, and loses sessions of BFD meanwhile
+		// of zebra: bgpd looks for it again after 10 s only, and loses sessions of BFD meanwhile
+		needs := "/run/frr/zserv.api"
 		if d.name == "zebra" {
 			needs = ""
 		}

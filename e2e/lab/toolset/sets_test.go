@@ -42,8 +42,11 @@ func TestToolSetsArePinned(t *testing.T) {
 }
 
 func TestRequiredVersion(t *testing.T) {
-	const gomod = "module x\n\nrequire example.com/a v1.2.3\n\nrequire (\n\texample.com/b v2.0.0 // indirect\n)\n\nreplace example.com/c => example.com/c v0.1.0\n"
-	for module, want := range map[string]string{"example.com/a": "v1.2.3", "example.com/b": "v2.0.0", "example.com/c": ""} {
+	const gomod = "module x\n\nrequire example.com/a v1.2.3\n\nrequire (\n\texample.com/b v2.0.0 // " +
+		"indirect\n)\n\nreplace example.com/c => example.com/c v0.1.0\n"
+	for module, want := range map[string]string{
+		"example.com/a": "v1.2.3", "example.com/b": "v2.0.0", "example.com/c": "",
+	} {
 		got, err := requiredVersion([]byte(gomod), module)
 		if got != want || (err != nil) != (want == "") {
 			t.Errorf("%s: got %q, %v; want %q", module, got, err, want)
@@ -53,7 +56,9 @@ func TestRequiredVersion(t *testing.T) {
 
 func TestStampKubernetes(t *testing.T) {
 	got := stampKubernetes("v1.36.3")
-	for _, want := range []string{"k8s.io/component-base/version.gitVersion=v1.36.3", "k8s.io/client-go/pkg/version.gitMinor=36"} {
+	for _, want := range []string{
+		"k8s.io/component-base/version.gitVersion=v1.36.3", "k8s.io/client-go/pkg/version.gitMinor=36",
+	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("stamp has no %q: %q", want, got)
 		}

@@ -42,7 +42,8 @@ func TestLossRules(t *testing.T) {
 		oifname { "lan-w1", "fab-w1" } meta l4proto udp numgen random mod 100 < 99 counter drop
 	}
 `},
-		{"bursts", h, Loss{Out: 100, Burst: 500 * time.Millisecond, Pause: time.Second}, `	set period { type mark; size 16; flags dynamic, timeout; }
+		{"bursts", h, Loss{Out: 100, Burst: 500 * time.Millisecond,
+			Pause: time.Second}, `	set period { type mark; size 16; flags dynamic, timeout; }
 	set burst { type mark; size 16; flags dynamic, timeout; }
 	chain forward {
 		type filter hook forward priority 0; policy accept;

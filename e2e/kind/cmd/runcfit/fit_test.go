@@ -29,7 +29,8 @@ func TestFit(t *testing.T) {
 	}{
 		{false, `{"process":{"capabilities":{"bounding":["CAP_A","CAP_SYS_RESOURCE"]},"oomScoreAdj":-5,` + limit + `}}`,
 			`{"process":{"capabilities":{"bounding":["CAP_A"]},` + limit + `}}`},
-		{true, `{"capabilities":{"bounding":["CAP_SYS_RESOURCE"]},` + limit + `}`, `{"capabilities":{"bounding":[]},` + limit + `}`},
+		{true, `{"capabilities":{"bounding":["CAP_SYS_RESOURCE"]},` + limit + `}`,
+			`{"capabilities":{"bounding":[]},` + limit + `}`},
 		{false, `{"ociVersion":"1.0"}`, `{"ociVersion":"1.0"}`},
 	} {
 		got, err := fit([]byte(tc.have), tc.process, []string{"CAP_SYS_RESOURCE"})

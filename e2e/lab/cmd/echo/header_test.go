@@ -32,8 +32,10 @@ func TestReadHeader(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"none": "GET / HTTP/1.1\r\n", "mixed": "PROXY TCP4 2001:db8::1 2001:db8::7 1 2\r\n", "endless": "PROXY " + strings.Repeat("x", 200),
-		"local": signature + "\x20\x00\x00\x00", "cut": signature + "\x21\x11\x00\x0c\x00", "short": signature + "\x21\x11\x00\x04\x00\x00\x00\x00", "empty": "",
+		"none": "GET / HTTP/1.1\r\n", "mixed": "PROXY TCP4 2001:db8::1 2001:db8::7 1 2\r\n",
+		"endless": "PROXY " + strings.Repeat("x", 200),
+		"local":   signature + "\x20\x00\x00\x00", "cut": signature + "\x21\x11\x00\x0c\x00",
+		"short": signature + "\x21\x11\x00\x04\x00\x00\x00\x00", "empty": "",
 	} {
 		if got, err := readHeader(bufio.NewReader(strings.NewReader(text))); err == nil {
 			t.Errorf("%s: %v", name, got)

@@ -44,7 +44,8 @@ func TestSubcommand(t *testing.T) {
 		args         []string
 		verb, bundle string
 	}{
-		{[]string{"--root", "/run/runc", "--log", "/l", "--log-format", "json", "--systemd-cgroup", "create", "--bundle", "/b", "id"}, "create", "/b"},
+		{[]string{"--root", "/run/runc", "--log", "/l", "--log-format", "json", "--systemd-cgroup", "create", "--bundle",
+			"/b", "id"}, "create", "/b"},
 		{[]string{"run", "-b=/b", "id"}, "run", "/b"},
 		{[]string{"create", "id"}, "create", "."},
 		{[]string{"--root", "create", "update", "--resources", "-", "id"}, "update", "."},

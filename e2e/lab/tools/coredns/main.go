@@ -20,7 +20,8 @@ import (
 
 func main() {
 	dnsserver.Directives = []string{
-		"reload", "health", "ready", "prometheus", "errors", "log", "cache", "loadbalance", "hosts", "kubernetes", "loop", "forward",
+		"reload", "health", "ready", "prometheus", "errors", "log", "cache", "loadbalance", "hosts", "kubernetes", "loop",
+		"forward",
 	}
 	coremain.Run()
 }
