@@ -8,7 +8,7 @@
 //
 // The package is pure: it must not use a client, a clock or a log, and no decision depends on an earlier one. A
 // decision for 10,000 Services takes some 16 ms. A Ledger makes the same decisions at the cost of the changes since its
-// last one.
+// last one. AssignSlices decides from which ports of the addresses pods send.
 //
 // # Promises
 //
@@ -19,4 +19,5 @@
 //     shows the release. So statuses may be written in any order.
 //   - Services that share an address keep it whatever the other Services do. If an edit makes a Service clash with the
 //     others, that Service gives up the address: it no longer meets the terms in its record.
+//   - Ports that pods send from belong to one namespace on one node. Another one gets them only after they have rested.
 package ipam

@@ -68,6 +68,9 @@ func (a *assigner) checkHolders(s *subject, addr netip.Addr, pool *supply, t add
 	if r := s.checkPorts(t, func(*subject) bool { return false }); r != nil {
 		return r
 	}
+	if r := a.checkSlices(s, addr); r != nil && n > 0 {
+		return r
+	}
 
 	isPoolFull := n > 0 && pool != nil && pool.MaxServices > 0 && n >= pool.MaxServices
 	isIDFull := n > 0 && s.SharingKey == "" && s.MaxShared > 0 && n >= s.MaxShared
@@ -136,6 +139,20 @@ func (s *subject) checkPorts(t addressHolders, isExcused func(*subject) bool) *r
 	return nil
 }
 
+// checkSlices returns a refusal if pods send from a port of the subject at the address.
+func (a *assigner) checkSlices(s *subject, addr netip.Addr) *refusal {
+	compare := func(slice lb.PortSlice, addr netip.Addr) int { return slice.Address.Compare(addr) }
+	i, _ := slices.BinarySearchFunc(a.state.Slices, addr, compare)
+	for ; i < len(a.state.Slices) && a.state.Slices[i].Address == addr; i++ {
+		for _, p := range s.Ports {
+			if a.state.Slices[i].Has(p.Port) {
+				return refuse(lb.PortClash, "where pods send from port %d (EgressAllocation)", p.Port)
+			}
+		}
+	}
+	return nil
+}
+
 // checkShareable returns a refusal if two Services cannot start to share an address of the pool.
 func checkShareable(s, o *subject, pool *supply) *refusal {
 	if r := checkCompatible(s, o); r != nil {
@@ -145,7 +162,7 @@ func checkShareable(s, o *subject, pool *supply) *refusal {
 	isAcross := s.Key.Namespace != o.Key.Namespace
 	switch {
 	case len(o.Unserved) > 0: // no Service may take these ports meanwhile
-		return refuse(lb.NotShareable, "which %s holds, beyond the bound of its namespace's ports", s.nameOf(o.id()))
+		return refuse(lb.NotShareable, "which %s holds with ports that are not served", s.nameOf(o.id()))
 	case o.Proxied && !s.AsksProxy: // all Services on the address would lose their proxies
 		return refuse(lb.NotShareable,
 			"which %s holds by proxies: Services that share with it ask for proxies too", s.nameOf(o.id()))
