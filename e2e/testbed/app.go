@@ -42,18 +42,27 @@ func (a App) labels() map[string]string { return map[string]string{"app": a.Name
 
 // Deploy applies an application and waits until all its pods, and no others, serve.
 func (b *Bed) Deploy(ctx context.Context, a App) error {
-	object, err := applyable(a.deployment(), "apps/v1", "Deployment")
-	if err != nil {
+	if err := b.Scale(ctx, a); err != nil {
 		return err
-	}
-	force := metav1.PatchOptions{FieldManager: manager, Force: new(true)}
-	if _, err := b.Kube.AppsV1().Deployments(a.Namespace).Patch(ctx, a.Name, types.ApplyPatchType, object,
-		force); err != nil {
-		return fmt.Errorf("deploy %s: %w", a.Name, err)
 	}
 	return Until(ctx, 2*time.Minute, "the pods of "+a.Name, func(ctx context.Context) error {
 		return b.serving(ctx, a)
 	})
+}
+
+// Scale applies an application, and does not wait for its pods.
+func (b *Bed) Scale(ctx context.Context, a App) error {
+	object, err := applyable(a.deployment(), "apps/v1", "Deployment")
+	if err != nil {
+		return err
+	}
+
+	force := metav1.PatchOptions{FieldManager: manager, Force: new(true)}
+	_, err = b.Kube.AppsV1().Deployments(a.Namespace).Patch(ctx, a.Name, types.ApplyPatchType, object, force)
+	if err != nil {
+		return fmt.Errorf("deploy %s: %w", a.Name, err)
+	}
+	return nil
 }
 
 func (b *Bed) serving(ctx context.Context, a App) error {

@@ -4,13 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os/exec"
+	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/probe"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Server is a program on a host outside of the cluster that answers over HTTP and UDP, and reports the client's address
@@ -86,4 +91,50 @@ func clientOf(a probe.Answer) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("the server's answer %+v names no client: %w", a, err)
 	}
 	return netip.AddrPortFrom(client, a.Port), nil
+}
+
+// StartSending makes the stage's pod send from the stage's addresses to servers, which it starts on the client. It
+// returns once the pod does, with a function that ends the servers.
+func (s *Stage) StartSending(ctx context.Context, servers []netip.AddrPort) (stop func(), err error) {
+	patch := []byte(`{"metadata":{"annotations":{"holdfast.dev/egress":"true"}}}`)
+	services := s.Kube.CoreV1().Services(s.App.Namespace)
+	if _, err := services.Patch(ctx, stageName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return nil, err
+	}
+
+	var started []*Server
+	stop = func() {
+		for _, server := range started {
+			_ = server.Stop()
+		}
+	}
+	for _, at := range servers {
+		server, err := s.Serve(ctx, Client, at)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		started = append(started, server)
+	}
+
+	pods, err := s.AppPods(ctx, s.App)
+	for _, at := range servers {
+		err = errors.Join(err, s.awaitSource(ctx, &pods[0], at))
+	}
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	return stop, nil
+}
+
+// awaitSource waits until a pod sends to a server from one of the stage's addresses.
+func (s *Stage) awaitSource(ctx context.Context, pod *corev1.Pod, server netip.AddrPort) error {
+	return Until(ctx, time.Minute, pod.Name+" to send from the addresses", func(ctx context.Context) error {
+		from, err := s.AskIn(ctx, pod, probe.TCP, server)
+		if err == nil && !slices.Contains(s.Addresses, from.Addr()) {
+			err = fmt.Errorf("it sends from %s", from)
+		}
+		return err
+	})
 }

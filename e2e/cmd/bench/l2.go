@@ -76,7 +76,7 @@ func measureLab(ctx context.Context, only string) (found bool, err error) {
 		}
 	}
 	var wanted []measurement
-	for _, m := range slices.Concat(layer2, bgp, proxies) {
+	for _, m := range slices.Concat(layer2, bgp, proxies, egress) {
 		if m.wants(only) {
 			wanted = append(wanted, m)
 		}

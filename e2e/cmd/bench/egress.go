@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/e2e/probe"
+	"github.com/holdfast-lb/holdfast/e2e/testbed"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// egress are the figures of outgoing connections on a cluster.
+var egress = []measurement{
+	{
+		map[string]string{"egress_planned_lost": "connections", "egress_poweroff_lost": "connections", "egress_first_ms": "ms"},
+		egressMoves,
+	},
+}
+
+// egressKept is how many connections a pod keeps to each server.
+const egressKept = 100
+
+// egressServers are where hosts outside of the cluster answer.
+var egressServers = []netip.AddrPort{
+	netip.MustParseAddrPort("172.30.0.100:9090"),
+	netip.MustParseAddrPort("[fd00:30::100]:9090"),
+}
+
+// egressMoves moves the addresses that a pod sends from, in good order and by a power-off, and counts the connections
+// that the pod loses. It also measures how long the first pod of another node takes to send from the addresses.
+func egressMoves(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
+	got := map[string]float64{}
+	err := onStage(ctx, b, func(s *testbed.Stage) error {
+		stop, err := s.StartSending(ctx, egressServers)
+		if err != nil {
+			return err
+		}
+		defer stop()
+
+		lost, err := lostDuring(ctx, s, func(owner string) error { return moveAway(ctx, s, owner) })
+		if err != nil {
+			return err
+		}
+		got["egress_planned_lost"] = float64(lost)
+
+		first, err := firstOfNode(ctx, s)
+		if err != nil {
+			return err
+		}
+		got["egress_first_ms"] = ms(first)
+
+		var off string
+		lost, err = lostDuring(ctx, s, func(owner string) error {
+			off = owner
+			if err := s.Cluster.PowerOff(ctx, owner); err != nil {
+				return err
+			}
+			return awaitOwner(ctx, s, func(node string) bool { return node != owner })
+		})
+		got["egress_poweroff_lost"] = float64(lost)
+		if off != "" {
+			err = errors.Join(err, powerCycle(ctx, b, off))
+		}
+		return err
+	})
+	return got, err
+}
+
+// lostDuring keeps connections of the stage's pod while something happens to the owner, and returns how many are lost.
+func lostDuring(ctx context.Context, s *testbed.Stage, happen func(owner string) error) (lost int, err error) {
+	owner, err := s.Owner(ctx)
+	if err != nil {
+		return 0, err
+	}
+	pods, err := s.AppPods(ctx, s.App)
+	if err != nil {
+		return 0, err
+	}
+	kept, err := s.KeepIn(ctx, &pods[0], egressKept, egressServers...)
+	if err != nil {
+		return 0, err
+	}
+
+	err = happen(owner)
+	survived, stopErr := kept.Stop()
+	progress("%s: %s", owner, survived)
+	return survived.Lost(), errors.Join(err, stopErr)
+}
+
+// moveAway excludes the owner until another node owns the addresses, and lets it take them back.
+func moveAway(ctx context.Context, s *testbed.Stage, owner string) error {
+	exclude := func(ctx context.Context, value string) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, corev1.LabelNodeExcludeBalancers, value)
+		_, err := s.Kube.CoreV1().Nodes().Patch(ctx, owner, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	if err := exclude(ctx, `""`); err != nil {
+		return err
+	}
+	err := awaitOwner(ctx, s, func(node string) bool { return node != owner })
+	err = errors.Join(err, exclude(context.WithoutCancel(ctx), "null"))
+	if err != nil {
+		return err
+	}
+	return awaitOwner(ctx, s, func(node string) bool { return node == owner })
+}
+
+// awaitOwner waits until an accepted node owns the stage's addresses.
+func awaitOwner(ctx context.Context, s *testbed.Stage, isRight func(node string) bool) error {
+	for _, a := range s.Addresses {
+		err := testbed.Until(ctx, time.Minute, "another owner of "+a.String(), func(ctx context.Context) error {
+			owner, err := s.WaitOwner(ctx, testbed.Client, a)
+			if err == nil && !isRight(owner) {
+				err = fmt.Errorf("it is %s", owner)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// firstOfNode starts a pod on a node without one, and returns how long it sent from another address, from its first
+// datagram on.
+func firstOfNode(ctx context.Context, s *testbed.Stage) (time.Duration, error) {
+	another := s.App
+	another.Replicas, another.Nodes = 2, append(slices.Clone(another.Nodes), s.Announcers[0])
+	known, err := s.AppPods(ctx, s.App)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.Scale(ctx, another); err != nil {
+		return 0, err
+	}
+
+	pod, err := newPod(ctx, s, known)
+	if err != nil {
+		return 0, err
+	}
+	var stream *testbed.Stream
+	err = testbed.Until(ctx, time.Minute, "the network of "+pod.Name, func(ctx context.Context) (err error) {
+		stream, err = s.ProbeIn(ctx, pod, probe.UDP, egressServers[0], "-timeout", "200ms")
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+
+	var first time.Time
+	err = testbed.Until(ctx, time.Minute, pod.Name+" to send from the address", func(context.Context) error {
+		for _, r := range stream.Results() {
+			if r.OK && r.Answer.Client == s.Addresses[0].String() {
+				first = r.Start
+				return nil
+			}
+		}
+		return errors.New("it does not yet")
+	})
+	results, stopErr := stream.Stop()
+	if err := errors.Join(err, stopErr); err != nil {
+		return 0, err
+	}
+	return first.Sub(results[0].Start), errors.Join(s.Scale(ctx, s.App))
+}
+
+// newPod waits for a pod of the stage that is not known and runs.
+func newPod(ctx context.Context, s *testbed.Stage, known []corev1.Pod) (found *corev1.Pod, err error) {
+	err = testbed.Until(ctx, time.Minute, "another pod", func(ctx context.Context) error {
+		pods, err := s.AppPods(ctx, s.App)
+		if err != nil {
+			return err
+		}
+		for _, p := range pods {
+			isKnown := slices.ContainsFunc(known, func(k corev1.Pod) bool { return k.UID == p.UID })
+			if !isKnown && p.Status.PodIP != "" {
+				found = &p
+				return nil
+			}
+		}
+		return errors.New("it does not run yet")
+	})
+	return found, err
+}
