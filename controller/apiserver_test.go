@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -34,6 +35,8 @@ const (
 	poolsPath    = "/apis/holdfast.dev/v1beta1/ipaddresspools"
 	memoriesPath = "/apis/holdfast.dev/v1beta1/poolmemories"
 	servicesPath = "/api/v1/namespaces/default/services"
+	// allocationsPath has the EgressAllocations.
+	allocationsPath = "/apis/holdfast.dev/v1beta1/egressallocations"
 	// own is the namespace of Holdfast.
 	own         = "holdfast-system"
 	secretsPath = "/api/v1/namespaces/" + own + "/secrets"
@@ -48,7 +51,7 @@ var kinds = map[string]string{
 }
 
 // apiServer lists objects and accepts patches of them; Secrets can be read and written. Its watches show nothing, like
-// watches that lag far behind. If it is live, the watches of Services work.
+// watches that lag far behind. If it is live, the watches of Services and pods work.
 type apiServer struct {
 	mu      sync.Mutex
 	objects map[string]map[string]any
@@ -74,8 +77,8 @@ type apiServer struct {
 	dropsMode bool
 	// after is called when a write of another client or of the controller has landed; nil for nothing. mu is held.
 	after func()
-	// watches of Services take the changes.
-	watches []chan<- []byte
+	// watches take the changes of the objects of a resource.
+	watches map[string][]chan<- []byte
 }
 
 // newServer returns an API server that has these objects.
@@ -93,6 +96,16 @@ func (s *apiServer) put(t testing.TB, objects ...metav1.Object) {
 		for _, o := range objects {
 			must(t, s.store(o))
 		}
+	})
+}
+
+// remove deletes an object, like another client.
+func (s *apiServer) remove(o metav1.Object) {
+	s.edit(func() {
+		at := collectionOf(o) + "/" + o.GetName()
+		object := s.objects[at]
+		delete(s.objects, at)
+		s.show(at, object)
 	})
 }
 
@@ -144,7 +157,8 @@ func (s *apiServer) store(o metav1.Object) error {
 
 // show shows an object that changed, or that is no more, in the watches. mu is held.
 func (s *apiServer) show(at string, object map[string]any) {
-	if len(s.watches) == 0 || object["kind"] != "Service" {
+	watches := s.watches[path.Base(path.Dir(at))]
+	if len(watches) == 0 {
 		return
 	}
 	what := "MODIFIED"
@@ -152,7 +166,7 @@ func (s *apiServer) show(at string, object map[string]any) {
 		what = "DELETED"
 	}
 	change, _ := json.Marshal(map[string]any{"type": what, "object": object})
-	for _, w := range s.watches {
+	for _, w := range watches {
 		w <- change
 	}
 }
@@ -160,8 +174,12 @@ func (s *apiServer) show(at string, object map[string]any) {
 // watch shows changes until the client ends it.
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request) {
 	changes := make(chan []byte, 100)
-	if s.mu.Lock(); s.live && path.Base(r.URL.Path) == "services" {
-		s.watches = append(s.watches, changes)
+	resource := path.Base(r.URL.Path)
+	if s.mu.Lock(); s.live && (resource == "services" || resource == "pods") {
+		if s.watches == nil {
+			s.watches = map[string][]chan<- []byte{}
+		}
+		s.watches[resource] = append(s.watches[resource], changes)
 	}
 	s.mu.Unlock()
 	for {
@@ -252,6 +270,17 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		s.write(w, r, m)
+	case r.Method == http.MethodPost && r.URL.Path == allocationsPath:
+		var content map[string]any
+		o := &v1beta1.EgressAllocation{}
+		body, err := io.ReadAll(r.Body)
+		if err := errors.Join(err, json.Unmarshal(body, &content), json.Unmarshal(body, o)); err != nil {
+			panic(err)
+		}
+		_, _ = apitest.Patched(s.t, map[string]any{}, content) // an invalid one fails the test
+		s.write(w, r, o)
+	case r.Method == http.MethodDelete && path.Dir(r.URL.Path) == allocationsPath:
+		s.delete(w, r)
 	case strings.HasPrefix(r.URL.Path, secretsPath) && (r.Method == http.MethodPost || r.Method == http.MethodPut):
 		secret := &corev1.Secret{}
 		decode(w, r, secret)
@@ -359,6 +388,30 @@ func (s *apiServer) write(w http.ResponseWriter, r *http.Request, o metav1.Objec
 		}
 		s.patched = append(s.patched, at)
 		_ = json.NewEncoder(w).Encode(s.objects[at])
+	}
+}
+
+// delete deletes an object if it has the version that the client names.
+func (s *apiServer) delete(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var options metav1.DeleteOptions
+	if err := json.NewDecoder(r.Body).Decode(&options); err != nil {
+		panic(err)
+	}
+	o, stands := s.objects[r.URL.Path]
+	switch {
+	case s.fail[r.URL.Path]:
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
+	case !stands:
+		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+	case o["metadata"].(map[string]any)["resourceVersion"] != *options.Preconditions.ResourceVersion:
+		s.overtaken++
+		refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
+	default:
+		delete(s.objects, r.URL.Path)
+		s.patched = append(s.patched, r.URL.Path)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
 	}
 }
 

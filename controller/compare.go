@@ -58,6 +58,7 @@ func (w *serviceWrite) hasSameInputs(o *serviceWrite) bool {
 		w.hostname == o.hostname &&
 		w.loadBalancer == o.loadBalancer &&
 		reflect.DeepEqual(w.proxied, o.proxied) &&
+		reflect.DeepEqual(w.egress, o.egress) &&
 		w.keep == o.keep &&
 		w.areNodesUnknown == o.areNodesUnknown &&
 		slices.Equal(w.problems, o.problems) &&

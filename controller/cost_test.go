@@ -191,6 +191,7 @@ func TestSame(t *testing.T) {
 	for name, o := range map[string]*serviceWrite{
 		"the key":               {assignment: &ipam.Assignment{Key: lb.Key{Name: "x"}}},
 		"the mode of proxies":   {assignment: &ipam.Assignment{}, proxied: &proxyCondition{wantsProxyMode: true}},
+		"a sentence of egress":  {assignment: &ipam.Assignment{}, egress: &egressCondition{isUnknown: true}},
 		"a sentence of proxies": {assignment: &ipam.Assignment{}, proxied: &proxyCondition{Condition: metav1.Condition{Message: "x"}}},
 	} {
 		if w().hasSameInputs(o) {

@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -77,7 +78,7 @@ func (w serviceWrite) addConditions(u *k8s.ServiceUpdate, options config.Options
 	record := func() (metav1.Condition, bool) { return config.Record(w.service.UID, w.assignment.Record) }
 	proxyRecord := func() (metav1.Condition, bool) { return options.ProxyRecord(w.service) }
 	all := []func() (metav1.Condition, bool){
-		record, w.honouredCondition, w.accessCondition, w.proxiedCondition, proxyRecord,
+		record, w.honouredCondition, w.accessCondition, w.proxiedCondition, proxyRecord, w.egressCondition,
 	}
 	for _, condition := range all {
 		c, applies := condition()
@@ -127,7 +128,7 @@ func (w serviceWrite) honouredCondition() (metav1.Condition, bool) {
 	var messages []string
 	var reasons []lb.Reason
 	for _, p := range w.problems {
-		if p.Waits || p.Reason.OfFilter() {
+		if p.Waits || p.Reason.OfFilter() || p.Reason.OfEgress() {
 			continue
 		}
 		messages = append(messages, p.Message)
@@ -144,4 +145,20 @@ func (w serviceWrite) proxiedCondition() (metav1.Condition, bool) {
 		return metav1.Condition{Type: v1beta1.ConditionProxied}, false
 	}
 	return w.proxied.Condition, true
+}
+
+// egressCondition returns the condition on egress, and reports whether there is one.
+func (w serviceWrite) egressCondition() (metav1.Condition, bool) {
+	var c *metav1.Condition
+	switch {
+	case w.egress == nil:
+	case w.egress.isUnknown:
+		c = meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionEgress)
+	default:
+		c = &w.egress.Condition
+	}
+	if c == nil {
+		return metav1.Condition{Type: v1beta1.ConditionEgress}, false
+	}
+	return *c, true
 }

@@ -40,6 +40,9 @@ var (
 		"Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "plan"})
 	isLeaderDesc = prometheus.NewDesc("holdfast_controller_is_leader",
 		"1 if this controller leads: it has decided at least once and alone assigns addresses.", nil, nil)
+	slicesDesc = prometheus.NewDesc("holdfast_egress_slices",
+		"Parts of the ports of addresses that pods send from, by state: used, resting after the last pod, "+
+			"and refused to pods because no part was left.", []string{"state"}, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_problems",
 		"Problems that a user must fix: of the configuration (controller) and of the node (speaker).",
 		[]string{"kind", "reason"}, nil)
@@ -60,6 +63,7 @@ type metrics struct {
 // runResult is the result of one run.
 type runResult struct {
 	Result   ipam.Result
+	Slices   ipam.SliceResult
 	Problems []lb.Problem
 }
 
@@ -91,6 +95,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(retainedDesc, u.RetainedCount, u.Pool)
 	}
 	m.collectReasons(last, gauge)
+	collectSlices(last.Slices, gauge)
 
 	waits, unannounced := m.serviceStates(last.Result.Assignments)
 	for reason, d := range waits {
@@ -126,6 +131,19 @@ func (m *metrics) collectReasons(last *runResult, gauge func(d *prometheus.Desc,
 	for labels, n := range problems {
 		gauge(problemsDesc, n, labels[:]...)
 	}
+}
+
+// collectSlices counts slices by their state.
+func collectSlices(r ipam.SliceResult, gauge func(d *prometheus.Desc, v int64, labels ...string)) {
+	resting := int64(0)
+	for _, s := range r.Slices {
+		if !s.Released.IsZero() {
+			resting++
+		}
+	}
+	gauge(slicesDesc, int64(len(r.Slices))-resting, "used")
+	gauge(slicesDesc, resting, "resting")
+	gauge(slicesDesc, int64(len(r.Refused)), "refused")
 }
 
 // serviceMetrics is the state of a Service at a scrape.

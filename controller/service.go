@@ -48,6 +48,8 @@ type serviceWrite struct {
 	frontends []lb.Frontend
 	// proxied is the condition on proxies; nil for none.
 	proxied *proxyCondition
+	// egress is the condition on egress; nil for none.
+	egress *egressCondition
 	// keep is the FloatingIP to create from its addresses; nil for none.
 	keep *ipam.Keep
 }
@@ -110,7 +112,8 @@ func (s *syncer) writeServices(ctx context.Context, d *syncRun) error {
 		}
 
 		last := lastWrite(svc)
-		hasMore := proxied != nil || details.has(a.Key)
+		egress := d.egress.conditions[a.Key]
+		hasMore := proxied != nil || egress != nil || details.has(a.Key)
 		canReuse := last != nil &&
 			last.assignment == a &&
 			last.areNodesUnknown == areNodesUnknown &&
@@ -129,6 +132,7 @@ func (s *syncer) writeServices(ctx context.Context, d *syncRun) error {
 				problems:        details.problems[a.Key],
 				frontends:       details.frontends[a.Key],
 				proxied:         proxied,
+				egress:          egress,
 				keep:            details.keep[a.Key],
 			}
 		}
@@ -215,7 +219,7 @@ func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 	for _, c := range changed {
 		isRecord := c.Type == v1beta1.ConditionAddressRecord || c.Type == v1beta1.ConditionProxyRecord
 		wasRefused := len(k8s.Changed(after.Status.Conditions, []metav1.Condition{c}, 0, metav1.Time{})) > 0
-		if isRecord || wasRefused || hasOtherProxyNodes(before, c) {
+		if isRecord || wasRefused || hasOtherNodes(before, c) {
 			continue
 		}
 		good := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
@@ -229,9 +233,9 @@ func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 	return nil
 }
 
-// hasOtherProxyNodes reports whether a condition on proxies changed only because other nodes have proxies.
-func hasOtherProxyNodes(before []metav1.Condition, c metav1.Condition) bool {
-	if c.Type != v1beta1.ConditionProxied || c.Reason != string(lb.Proxied) {
+// hasOtherNodes reports whether a condition on proxies or egress changed only because other nodes have proxies or pods.
+func hasOtherNodes(before []metav1.Condition, c metav1.Condition) bool {
+	if c.Reason != string(lb.Proxied) && c.Reason != string(lb.EgressActive) {
 		return false
 	}
 	last := meta.FindStatusCondition(before, c.Type)

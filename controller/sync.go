@@ -77,6 +77,8 @@ type syncRun struct {
 	result   ipam.Result
 	// proxied has the condition on proxies of each Service; nil if no Service has one.
 	proxied []proxyCondition
+	// egress is what pods send from.
+	egress egressRun
 	// frontends are the frontends of all Services that are filtered.
 	frontends []lb.Frontend
 	// unrecorded has the addresses that this run releases, and reports whether their release is not recorded yet.
@@ -94,7 +96,7 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 
 	d := s.read(time.Now())
 	s.decide(d)
-	s.last.Store(&runResult{d.result, d.problems})
+	s.last.Store(&runResult{d.result, d.egress.result, d.problems})
 	err = s.write(ctx, d)
 	return d.nextRun(), err
 }
@@ -125,6 +127,7 @@ func (s *syncer) decide(d *syncRun) {
 	}
 	s.speakers.proxied.dropsProxyMode = s.dropsProxyMode.Load()
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
+	d.egress = decideEgress(d, s.cluster.EgressSynced())
 
 	d.problems = slices.Concat( // a new slice, since the compiler keeps its own
 		d.problems,
@@ -155,8 +158,9 @@ func (s *syncer) write(ctx context.Context, d *syncRun) error {
 	releasing, others := d.memoryWrites()
 	err := s.writeMemories(ctx, d, releasing)
 
-	// New addresses come next, since users wait for them.
+	// New addresses come next, since users wait for them, and with them what pods send from.
 	err = errors.Join(err,
+		s.writeAllocations(ctx, d),
 		s.writeServices(ctx, d),
 		s.writeFloatingIPs(ctx, d),
 		s.writeMemories(ctx, d, others),

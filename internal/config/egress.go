@@ -21,12 +21,15 @@ func AsksEgress(o *corev1.Service) bool {
 }
 
 // readEgress reads whether the pods of a Service send from its addresses.
-func readEgress(r *problemList, object lb.Object, o *corev1.Service, s *lb.Service) {
+func (x serviceReader) readEgress(r *problemList, object lb.Object, o *corev1.Service, s *lb.Service) {
 	value, labels := o.Annotations[AnnotationEgress], len(o.Spec.Selector)
 	switch {
 	case value == "" || value == "false":
 	case value != "true":
 		r.add(object, lb.InvalidRequest, `annotation %s is %q, neither "true" nor "false"`, AnnotationEgress, value)
+	case x.OtherDataPath:
+		r.add(object, lb.EgressUnavailable,
+			"nodes translate nothing where another program than kube-proxy delivers packets (dataPath: Other)")
 	case labels == 0:
 		r.add(object, lb.EgressUnavailable, "the Service has no pods, since it has no spec.selector")
 	case labels > maxSelectorTerms:

@@ -213,7 +213,7 @@ func (x serviceReader) readService(r *problemList, key lb.Key, o *corev1.Service
 		Recall:             recall(o),
 		AnnouncedBy:        AnnouncedBy(o),
 	}
-	readEgress(r, object, readable, &s)
+	x.readEgress(r, object, readable, &s)
 	x.readProxy(r, object, readable, &s)
 	x.shareNames(&s)
 	return s

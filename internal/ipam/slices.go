@@ -56,17 +56,18 @@ type SliceRefusal struct {
 	Message string
 }
 
-// AssignSlices decides which user has which slice of the ports of each address. present are the recorded slices.
+// AssignSlices decides which user has which slice of the ports of each address. present are the recorded slices, and at
+// is the time of the decision.
 //
 //   - A user keeps its slice as long as it needs one, and takes it back as long as the slice rests.
 //   - A slice without its user rests for SliceRest. No other user gets it before that, even if the address has another
 //     holder by then.
 //   - A user gets no slice in which a holder of the address declares a port.
-func AssignSlices(addresses []EgressAddress, present []lb.PortSlice, now time.Time) SliceResult {
+func AssignSlices(addresses []EgressAddress, present []lb.PortSlice, at time.Time) SliceResult {
 	deciders := map[netip.Addr]*sliceDecider{}
 	decider := func(a netip.Addr) *sliceDecider {
 		if deciders[a] == nil {
-			deciders[a] = &sliceDecider{now: now, address: a, users: map[SliceUser]bool{}}
+			deciders[a] = &sliceDecider{at: at, address: a, users: map[SliceUser]bool{}}
 		}
 		return deciders[a]
 	}
@@ -91,7 +92,7 @@ func AssignSlices(addresses []EgressAddress, present []lb.PortSlice, now time.Ti
 
 // sliceDecider decides about one address.
 type sliceDecider struct {
-	now     time.Time
+	at      time.Time
 	address netip.Addr
 	ports   []lb.Port
 	// users are the users that need a slice and have none yet.
@@ -128,7 +129,7 @@ func (d *sliceDecider) keep() {
 		if d.users[userOf(s)] {
 			delete(d.users, userOf(s))
 		} else {
-			s.Released = d.now
+			s.Released = d.at
 		}
 	}
 }
@@ -150,9 +151,9 @@ func (d *sliceDecider) free() {
 		s := &d.blocks[i]
 		switch {
 		case s.Released.IsZero():
-		case s.Released.After(d.now):
-			s.Released = d.now
-		case d.now.Sub(s.Released) >= SliceRest:
+		case s.Released.After(d.at):
+			s.Released = d.at
+		case d.at.Sub(s.Released) >= SliceRest:
 			*s = lb.PortSlice{}
 		}
 	}

@@ -113,7 +113,8 @@ func TestSlicesRefused(t *testing.T) {
 			t.Errorf("%q lacks %q", first.Message, part)
 		}
 	}
-	if again := AssignSlices([]EgressAddress{sending(users...).declaring(61440)}, r.Slices, sliceEpoch.Add(200*time.Second)); !slices.Equal(again.Slices, r.Slices) {
+	again := AssignSlices([]EgressAddress{sending(users...).declaring(61440)}, r.Slices, sliceEpoch.Add(200*time.Second))
+	if !slices.Equal(again.Slices, r.Slices) {
 		t.Errorf("decided again: %v, after %v", again.Slices, r.Slices)
 	}
 }
@@ -180,11 +181,11 @@ func newSliceHistory(seed uint64) *sliceHistory {
 	return h
 }
 
-func (h *sliceHistory) now() *sliceWorld { return &h.worlds[len(h.worlds)-1] }
+func (h *sliceHistory) latest() *sliceWorld { return &h.worlds[len(h.worlds)-1] }
 
 // edit makes a new present.
 func (h *sliceHistory) edit(change func(w *sliceWorld)) {
-	w := *h.now()
+	w := *h.latest()
 	w.pods = maps.Clone(w.pods)
 	change(&w)
 	h.worlds = append(h.worlds, w)
@@ -234,7 +235,7 @@ func (h *sliceHistory) change(w *sliceWorld) {
 func (h *sliceHistory) decide() {
 	services, pods, record := h.seen(), h.seen(), h.seen()
 	if h.IntN(3) > 0 {
-		services, pods, record = h.now(), h.now(), h.now()
+		services, pods, record = h.latest(), h.latest(), h.latest()
 	}
 
 	var addresses []EgressAddress
@@ -251,13 +252,13 @@ func (h *sliceHistory) decide() {
 		addresses = append(addresses, a)
 	}
 
-	at := h.now().at
+	at := h.latest().at
 	r := AssignSlices(addresses, record.record, at)
 	h.fault = errors.Join(h.fault, checkSlices(addresses, record.record, r, at))
 	h.refused += len(r.Refused)
 
 	write := func() {
-		if h.now().version == record.version {
+		if h.latest().version == record.version {
 			h.land(r.Slices)
 		}
 	}
@@ -276,7 +277,7 @@ func (h *sliceHistory) decide() {
 // seen returns what a cache shows.
 func (h *sliceHistory) seen() *sliceWorld {
 	i := len(h.worlds) - 1
-	for i > 0 && h.IntN(4) > 0 && h.now().at.Sub(h.worlds[i-1].at) < maxSliceLag {
+	for i > 0 && h.IntN(4) > 0 && h.latest().at.Sub(h.worlds[i-1].at) < maxSliceLag {
 		i--
 	}
 	return &h.worlds[i]
@@ -284,7 +285,7 @@ func (h *sliceHistory) seen() *sliceWorld {
 
 // land writes a record, and checks that no ports come to another user before they have rested.
 func (h *sliceHistory) land(list []lb.PortSlice) {
-	before := h.now().record
+	before := h.latest().record
 	for _, s := range list {
 		i := slices.IndexFunc(before, func(o lb.PortSlice) bool { return o.First == s.First })
 		if i < 0 {
@@ -292,7 +293,7 @@ func (h *sliceHistory) land(list []lb.PortSlice) {
 		}
 		for last, at := range h.lastSent {
 			isOther := last.First == s.First && userOf(&last) != userOf(&s)
-			if rested := h.now().at.Sub(at); isOther && rested < SliceRest-maxSliceLag {
+			if rested := h.latest().at.Sub(at); isOther && rested < SliceRest-maxSliceLag {
 				h.fault = errors.Join(h.fault, fmt.Errorf("%v has the ports of %v, whose pods sent %v ago", s, last, rested))
 			}
 		}
@@ -320,7 +321,7 @@ func checkSlices(addresses []EgressAddress, before []lb.PortSlice, r SliceResult
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	served, taken := map[SliceUser]int{}, map[int]bool{}
 	for i, s := range r.Slices {
-		block, was := int(s.First)/lb.SlicePorts, old[s.First]
+		block, former := int(s.First)/lb.SlicePorts, old[s.First]
 		inUse := s.Released.IsZero()
 		taken[block] = true
 		switch {
@@ -328,11 +329,11 @@ func checkSlices(addresses []EgressAddress, before []lb.PortSlice, r SliceResult
 			fail("%v is not aligned, is the first, or comes twice", s)
 		case inUse && !users[userOf(&s)]:
 			fail("%v is in use, and its user has no pods", s)
-		case inUse && (was.Node == "" || !was.Released.IsZero()) && declared[block]:
+		case inUse && (former.Node == "" || !former.Released.IsZero()) && declared[block]:
 			fail("%v is given, and has a declared port", s)
-		case was.Node != "" && userOf(&was) != userOf(&s) && (was.Released.IsZero() || at.Sub(was.Released) < SliceRest):
-			fail("%v is given, and was %v", s, was)
-		case !inUse && was.Node == "":
+		case former.Node != "" && userOf(&former) != userOf(&s) && (former.Released.IsZero() || at.Sub(former.Released) < SliceRest):
+			fail("%v is given, and was %v", s, former)
+		case !inUse && former.Node == "":
 			fail("%v was never given", s)
 		}
 		if inUse {

@@ -61,7 +61,8 @@ func (c Clients) Uninstall(
 		c.clearOwn(ctx, "ipaddresspools"),
 		c.clearOwn(ctx, "floatingips"),
 		c.clearServices(ctx),
-		c.deleteStates(ctx),
+		c.deleteAll(ctx, speakerStates),
+		c.deleteAll(ctx, "egressallocations"),
 	)
 }
 
@@ -84,11 +85,11 @@ func (c Clients) logFilters(ctx context.Context, log *slog.Logger) error {
 	return nil
 }
 
-// deleteStates removes the SpeakerStates: no speaker runs any more.
-func (c Clients) deleteStates(ctx context.Context) error {
-	err := c.holdfast.Delete().Resource(speakerStates).Do(ctx).Error()
+// deleteAll deletes all objects of a kind that is void once no speaker runs any more.
+func (c Clients) deleteAll(ctx context.Context, resource string) error {
+	err := c.holdfast.Delete().Resource(resource).Do(ctx).Error()
 	if err = ignoreNotFound(err); err != nil {
-		return fmt.Errorf("delete speakerstates: %w", err)
+		return fmt.Errorf("delete %s: %w", resource, err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,7 +72,7 @@ func TestUninstallServices(t *testing.T) {
 
 // TestUninstallWithoutDaemonSet: finalizers go, and the log names the nodes on which nobody removed the packet filter.
 func TestUninstallWithoutDaemonSet(t *testing.T) {
-	var patched atomic.Int32
+	var patched, deleted atomic.Int32
 	clients := serving(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/daemonsets/speaker"):
@@ -79,6 +80,9 @@ func TestUninstallWithoutDaemonSet(t *testing.T) {
 			_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
 		case r.Method == http.MethodPatch:
 			patched.Add(1)
+			_, _ = io.WriteString(w, `{}`)
+		case r.Method == http.MethodDelete && strings.Contains("/speakerstates /egressallocations", path.Base(r.URL.Path)):
+			deleted.Add(1)
 			_, _ = io.WriteString(w, `{}`)
 		case strings.HasSuffix(r.URL.Path, "/speakerstates") && r.Method == http.MethodGet:
 			_, _ = io.WriteString(w, `{"items":[{"metadata":{"name":"w1"}},{"metadata":{"name":"w2"}}]}`)
@@ -90,7 +94,7 @@ func TestUninstallWithoutDaemonSet(t *testing.T) {
 	})
 	var log strings.Builder
 	must(t, clients.Uninstall(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), "holdfast", "speaker", time.Second))
-	if !strings.Contains(log.String(), `nodes="[w1 w2]"`) || patched.Load() != 1 {
-		t.Errorf("%d patches, and the log is\n%s", patched.Load(), &log)
+	if !strings.Contains(log.String(), `nodes="[w1 w2]"`) || patched.Load() != 1 || deleted.Load() != 2 {
+		t.Errorf("%d patches, %d kinds are deleted, and the log is\n%s", patched.Load(), deleted.Load(), &log)
 	}
 }

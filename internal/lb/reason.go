@@ -178,6 +178,7 @@ const (
 
 // Reasons of outgoing connections (condition holdfast.dev/Egress).
 const (
+	EgressActive      Reason = "EgressActive"      // the pods of the Service send from its addresses.
 	EgressUnavailable Reason = "EgressUnavailable" // pods of the Service do not send from its addresses.
 	InvalidSlice      Reason = "InvalidSlice"      // an EgressAllocation has a slice that cannot be used.
 )
