@@ -14,15 +14,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Desired is the whole desired state of a Translator.
+// Desired is the whole desired state of a Translator. Its slices and its map must not be changed later.
 type Desired struct {
 	lb.Egress
 	// Nodes are the addresses of the cluster's nodes. They are not outside of the cluster, and neither is a prefix that
 	// the main routing table sends through one of them. Link-local addresses count too: BGP for IPv6 has them as
 	// routers (RFC 2545 section 3).
 	Nodes []netip.Addr
-	// Speakers are the MACs of the links of all speakers. Packets from them are not passed on again. The map must not
-	// be changed.
+	// Speakers are the MACs of the links of all speakers. Packets from them are not passed on again.
 	Speakers map[lb.MAC]bool
 }
 

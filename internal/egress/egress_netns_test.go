@@ -1,10 +1,14 @@
 package egress
 
 import (
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
@@ -86,5 +90,86 @@ func TestClosed(t *testing.T) {
 		}
 		w.translated(n, open4)
 		w.translated(n, open6)
+	})
+}
+
+// TestNeighbour: a partner on the LAN itself answers the owner too.
+func TestNeighbour(t *testing.T) {
+	with(t, func(t *testing.T, w *world, n *node, p *pod) {
+		near := newHost(t)
+		w.join(near, "near")
+		near.AddAddress("eth0", "192.0.2.50/24", "2001:db8::50/64")
+		near.Serve(fmt.Sprintf(":%d", echoPort), whoami)
+		for _, vip := range vips.all() {
+			owner := w.nodes[1].MAC("eth0").String()
+			near.Output("ip", "neigh", "replace", vip, "lladdr", owner, "dev", "eth0", "nud", "permanent")
+		}
+		for _, to := range []string{"192.0.2.50", "2001:db8::50"} {
+			w.translated(n, p.dial(t, "tcp", to, echoPort))
+			p.Output("ping", "-c", "1", "-W", "2", to)
+		}
+	})
+}
+
+// TestNoLink: a source whose link is unknown, or whose address has no link, is closed. A source without a slice leaves
+// with the address of the node.
+func TestNoLink(t *testing.T) {
+	with(t, func(t *testing.T, w *world, n *node, p *pod) {
+		d := w.desired(n)
+		for i := range d.Sources {
+			d.Sources[i].Link = "eth9"
+		}
+		n.translator.Set(d)
+		for _, to := range partners.all() {
+			if !refused(p, to) {
+				t.Errorf("%s: not refused", to)
+			}
+		}
+		if got := n.translator.Faults()[addr(p.v4)]; got != `link "eth9" is not up` {
+			t.Errorf("fault %q", got)
+		}
+		d.Sources = slices.Clone(d.Sources)
+		for i := range d.Sources {
+			d.Sources[i].First = 0
+		}
+		n.translator.Set(d)
+		for _, to := range partners.all() {
+			if _, source := outward(t, p, "tcp", to); source != n.address().of(to) {
+				t.Errorf("the partner sees %s", source)
+			}
+		}
+	})
+}
+
+// TestMetrics: what the tables do is counted.
+func TestMetrics(t *testing.T) {
+	with(t, func(t *testing.T, w *world, n *node, p *pod) {
+		q := w.addPod(n, 3)
+		q.closed = "CutOff"
+		w.set()
+		for _, to := range partners.all() {
+			w.translated(n, p.dial(t, "tcp", to, echoPort))
+			if !refused(q, to) {
+				t.Errorf("%s: not refused", to)
+			}
+		}
+		var passed []uint64
+		w.nodes[1].Do(func() {
+			for _, f := range w.nodes[1].translator.State().Families {
+				passed = append(passed, f.Passed)
+			}
+		})
+		for i, f := range n.translator.State().Families {
+			if f.Open != 1 || f.Closed != 1 || f.Faulty != 0 || f.Rejected == 0 || f.Failure != "" || passed[i] == 0 {
+				t.Errorf("%+v, the owner passed %d packets", f, passed[i])
+			}
+		}
+		registry := prometheus.NewPedanticRegistry()
+		must(t, registry.Register(n.translator))
+		list, err := registry.Gather()
+		must(t, err)
+		if len(list) != 6 {
+			t.Errorf("%d metrics", len(list))
+		}
 	})
 }
