@@ -31,8 +31,8 @@
 //
 // # Rights
 //
-// A right consists of the link of the pod, the pod's address, and the link that packets leave by. The kernel never
-// gives the index of a removed link to another one, so a right ends together with the pod. A host route of the pod's
+// A right consists of the link of the pod, the pod's address, and the link that packets leave by. The kernel counts
+// the indexes of links up, so a right ends together with the pod. A host route of the pod's
 // address names its link, as Calico, kindnet and the ptp plugin set it. Behind a bridge, it is the port whose peer has
 // the address: the kernel lists the peer's addresses although they are in the pod's network namespace. For IP a bridge
 // is one link, so a third table, `bridge holdfast-egress`, marks the packets of pods that come from their own port

@@ -58,8 +58,9 @@ type Translator struct {
 	mu sync.Mutex
 	// desired is the argument of the last Set; nil before the first.
 	desired *Desired
-	// uplinks are the indexes of the links that lead out of the cluster, by name.
-	uplinks map[string]int
+	// view is the last complete one, and unread reports whether the last attempt to read another one failed.
+	view   *view
+	unread bool
 	// model is the model that the tables were last made equal to; nil if there is none.
 	model *model
 	// known are the rights that are in the kernel, by the address of the pod; nil until they are read.
@@ -107,16 +108,16 @@ func (t *Translator) Set(d Desired) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	uplinks := t.readUplinks(&d)
-	same := t.desired != nil && t.desired.equal(&d) && maps.Equal(t.uplinks, uplinks)
-	t.desired, t.uplinks = &d, uplinks
+	same := t.desired != nil && t.desired.equal(&d) && maps.Equal(t.model.uplinks, uplinks)
+	t.desired = &d
 	if !same {
-		t.sync(t.read())
+		t.sync(t.read(), uplinks)
 		t.arrived.Kick()
 	}
 }
 
-// readUplinks returns the links that lead out of the cluster: links that announce addresses, and links of the desired
-// state.
+// readUplinks returns the links that lead out of the cluster: links that may announce addresses, and links of the
+// desired state. A link that is down stays an uplink, so no packet leaves by it untranslated when it is up again.
 func (t *Translator) readUplinks(d *Desired) map[string]int {
 	named := make(map[string]bool)
 	for _, s := range d.Sources {
@@ -128,6 +129,7 @@ func (t *Translator) readUplinks(d *Desired) map[string]int {
 
 	out := make(map[string]int)
 	for _, l := range t.config.Links() {
+		l.Up = true
 		if l.CanAnnounce() && (l.Usable() || named[l.Name]) {
 			out[l.Name] = l.Index
 		}
@@ -137,10 +139,10 @@ func (t *Translator) readUplinks(d *Desired) map[string]int {
 }
 
 // sync makes the tables equal to the desired state. The caller holds the lock.
-func (t *Translator) sync(v *view) {
+func (t *Translator) sync(v *view, uplinks map[string]int) {
 	t.readKnown()
-	m := newModel(t.desired, t.uplinks, v)
-	t.withhold(m)
+	portOf := func(s lb.EgressSource) (port, string) { return t.portOf(s, v) }
+	m := newModel(t.desired, uplinks, v.routed, portOf)
 	t.conntrack.forget(t.stale(m))
 
 	ports := m.ports()

@@ -3,6 +3,7 @@ package egress
 import (
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -125,7 +126,7 @@ func TestNoLink(t *testing.T) {
 				t.Errorf("%s: not refused", to)
 			}
 		}
-		if got := n.translator.Faults()[addr(p.v4)]; got != `link "eth9" is not up` {
+		if got := n.translator.Faults()[addr(p.v4)]; got != `this node has no link "eth9"` {
 			t.Errorf("fault %q", got)
 		}
 		d.Sources = slices.Clone(d.Sources)
@@ -170,6 +171,34 @@ func TestMetrics(t *testing.T) {
 		must(t, err)
 		if len(list) != 6 {
 			t.Errorf("%d metrics", len(list))
+		}
+	})
+}
+
+// TestFlap: a pod whose link was down, and whose route is missing for a moment, keeps its connections.
+func TestFlap(t *testing.T) {
+	with(t, func(t *testing.T, w *world, n *node, p *pod) {
+		var open []net.Conn
+		each(t, func(t *testing.T, network, to string) { open = append(open, p.dial(t, network, to, echoPort)) })
+		n.SetDown(p.link)
+		n.SetUp(p.link)
+		for _, c := range open {
+			_ = c.SetDeadline(time.Now().Add(silent))
+			_, _ = c.Write([]byte("lost\n"))
+		}
+		time.Sleep(silent)
+		if faults := n.translator.Faults(); len(faults) > 0 {
+			t.Errorf("faults: %v", faults)
+		}
+		n.AddAddress(p.link, "fe80::1/64")
+		for _, a := range p.all() {
+			n.Output("ip", "route", "replace", a, "dev", p.link)
+		}
+		for _, c := range open {
+			nstest.Until(t, patient, "the connection to "+c.RemoteAddr().String()+" goes on", func() bool {
+				_, err := ask(c, silent)
+				return err == nil
+			})
 		}
 	})
 }

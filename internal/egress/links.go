@@ -1,16 +1,14 @@
 package egress
 
 import (
-	"context"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
-	mdnetlink "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -18,32 +16,54 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// read returns what the kernel says about links and routes. After an error the view has the part that could be read.
+// attempts limits how often an interrupted listing starts again.
+const attempts = 10
+
+// read returns what the kernel says about links and routes; after an error, what it said before. A link that is missing
+// in a listing would cost its pod the right.
 func (t *Translator) read() *view {
-	v := &view{ports: make(map[netip.Addr][]port)}
 	if len(t.desired.Sources) == 0 {
-		return v
+		return &view{}
 	}
 
+	v, err := t.readOnce()
+	for n := 1; n < attempts && errors.Is(err, netlink.ErrDumpInterrupted); n++ {
+		v, err = t.readOnce()
+	}
+
+	t.unread = err != nil
+	if err != nil {
+		t.config.Log.Warn("cannot read links and routes", "error", err)
+		return cmp.Or(t.view, v)
+	}
+
+	t.view = v
+	return v
+}
+
+// readOnce reads links and routes. After an error the view has what could be read.
+func (t *Translator) readOnce() (*view, error) {
+	v := &view{ports: make(map[netip.Addr][]port), veths: make(map[int]port)}
 	devices, err := netlink.LinkList()
 	if err != nil {
-		t.config.Log.Warn("cannot list links", "error", err)
+		return v, fmt.Errorf("list links: %w", err)
 	}
 
+	v.addVeths(devices)
 	wanted := make(map[netip.Addr]bool)
 	for _, s := range t.desired.Sources {
 		wanted[s.Pod] = true
 	}
 
-	if err := v.readRoutes(devices, wanted, t.routers()); err != nil {
-		t.config.Log.Warn("cannot list routes", "error", err)
+	if err := v.readRoutes(wanted, t.routers()); err != nil {
+		return v, fmt.Errorf("list routes: %w", err)
 	}
 
 	if err := v.readPeers(devices, wanted); err != nil {
-		t.config.Log.Warn("cannot list the addresses of pods", "error", err)
+		return v, fmt.Errorf("list addresses of pods: %w", err)
 	}
 
-	return v
+	return v, nil
 }
 
 // routers returns the addresses that nodes of the cluster have as routers.
@@ -60,6 +80,21 @@ func (t *Translator) routers() map[netip.Addr]bool {
 	return out
 }
 
+// addVeths adds the veths that may lead to pods: veths without a master, and ports of bridges.
+func (v *view) addVeths(devices []netlink.Link) {
+	bridges := make(map[int]bool)
+	for _, d := range devices {
+		bridges[d.Attrs().Index] = d.Type() == "bridge"
+	}
+
+	for _, d := range devices {
+		a := d.Attrs()
+		if d.Type() == "veth" && (a.MasterIndex == 0 || bridges[a.MasterIndex]) {
+			v.veths[a.Index] = port{name: a.Name, index: a.Index, bridge: a.MasterIndex}
+		}
+	}
+}
+
 // claim records that a port leads to a pod.
 func (v *view) claim(pod netip.Addr, p port) {
 	if !slices.Contains(v.ports[pod], p) {
@@ -69,15 +104,7 @@ func (v *view) claim(pod netip.Addr, p port) {
 
 // readRoutes reads the main routing table. A host route to a pod names the veth that leads to it. Prefixes behind a
 // node of the cluster are not outside, but a default route says nothing.
-func (v *view) readRoutes(devices []netlink.Link, wanted, routers map[netip.Addr]bool) error {
-	veths := make(map[int]port)
-	for _, d := range devices {
-		a := d.Attrs()
-		if d.Type() == "veth" && a.MasterIndex == 0 {
-			veths[a.Index] = port{name: a.Name, index: a.Index}
-		}
-	}
-
+func (v *view) readRoutes(wanted, routers map[netip.Addr]bool) error {
 	return netlink.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{}, 0, func(r netlink.Route) bool {
 		destination, ok := prefixOf(r.Dst)
 		if !ok || destination.Bits() == 0 {
@@ -88,8 +115,8 @@ func (v *view) readRoutes(devices []netlink.Link, wanted, routers map[netip.Addr
 			v.routed = append(v.routed, destination)
 		}
 
-		p, isVeth := veths[r.LinkIndex]
-		if isVeth && destination.IsSingleIP() && wanted[destination.Addr()] && len(gateways(r)) == 0 {
+		p, isVeth := v.veths[r.LinkIndex]
+		if isVeth && p.bridge == 0 && destination.IsSingleIP() && wanted[destination.Addr()] && len(gateways(r)) == 0 {
 			v.claim(destination.Addr(), p)
 		}
 		return true
@@ -132,15 +159,11 @@ func gateways(r netlink.Route) (list []netip.Addr) {
 // readPeers finds the pods behind bridges. No route names the port of a bridge that leads to a pod. But the kernel
 // lists the addresses of a port's peer, even though the peer is in the pod's network namespace.
 func (v *view) readPeers(devices []netlink.Link, wanted map[netip.Addr]bool) error {
-	bridges := make(map[int]bool)
-	for _, d := range devices {
-		bridges[d.Attrs().Index] = d.Type() == "bridge"
-	}
-
 	var socket *nl.NetlinkSocket
 	for _, d := range devices {
 		a := d.Attrs()
-		if d.Type() != "veth" || !bridges[a.MasterIndex] || a.NetNsID < 0 {
+		p := v.veths[a.Index]
+		if p.bridge == 0 || a.NetNsID < 0 {
 			continue
 		}
 
@@ -153,10 +176,15 @@ func (v *view) readPeers(devices []netlink.Link, wanted map[netip.Addr]bool) err
 			defer socket.Close()
 		}
 
-		// The namespace may be gone by now: then the port has no address.
-		for _, address := range peerAddresses(socket, a.NetNsID, a.ParentIndex) {
+		addresses, err := peerAddresses(socket, a.NetNsID, a.ParentIndex)
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			return err
+		}
+
+		// After any other error the namespace is gone.
+		for _, address := range addresses {
 			if wanted[address] {
-				v.claim(address, port{name: a.Name, index: a.Index, bridge: a.MasterIndex})
+				v.claim(address, p)
 			}
 		}
 	}
@@ -182,7 +210,7 @@ func strictSocket() (*nl.NetlinkSocket, error) {
 }
 
 // peerAddresses returns the addresses of a link in another network namespace.
-func peerAddresses(socket *nl.NetlinkSocket, namespace, index int) (list []netip.Addr) {
+func peerAddresses(socket *nl.NetlinkSocket, namespace, index int) (list []netip.Addr, err error) {
 	sockets := map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		r := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
@@ -193,7 +221,7 @@ func peerAddresses(socket *nl.NetlinkSocket, namespace, index int) (list []netip
 		r.AddData(nl.NewRtAttr(unix.IFA_TARGET_NETNSID, id))
 		r.Sockets = sockets
 
-		err := r.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWADDR, func(message []byte) bool {
+		err = r.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWADDR, func(message []byte) bool {
 			isPeer := len(message) >= unix.SizeofIfAddrmsg && nl.DeserializeIfAddrmsg(message).Index == uint32(index)
 			if !isPeer {
 				return true
@@ -210,11 +238,11 @@ func peerAddresses(socket *nl.NetlinkSocket, namespace, index int) (list []netip
 			return true
 		})
 		if err != nil {
-			return nil
+			return nil, err
 		}
 	}
 
-	return list
+	return list, nil
 }
 
 // leavesByUplink reports whether the node's route to a destination leads over an uplink; true if that is unknown.
@@ -230,131 +258,4 @@ func (m *model) leavesByUplink(destination netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// Times of maintain.
-const (
-	// syncInterval is the shortest time between two synchronizations, and a readShare-th of the time the longest that
-	// reading takes: a routing table may be large and change all the time.
-	syncInterval = 50 * time.Millisecond
-	readShare    = 10
-	// firstRetry and lastRetry bound the time until the next attempt to find the link of a pod. No event reports that
-	// a pod behind a bridge got its address.
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 10 * time.Second
-)
-
-// maintain synchronizes after changes of links and routes until the context ends. It watches them only while there are
-// sources.
-func (t *Translator) maintain(ctx context.Context) error {
-	var watch watcher
-	defer watch.stop()
-	wait := firstRetry
-	for {
-		var retry <-chan time.Time
-		if len(t.Faults()) > 0 {
-			retry = time.After(wait)
-		}
-
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.arrived:
-			watch.follow(ctx, t)
-			wait = firstRetry
-			continue
-		case <-t.wake:
-			wait = firstRetry
-		case <-retry:
-			wait = min(2*wait, lastRetry)
-		}
-
-		nft.Sleep(ctx, max(syncInterval, readShare*t.resync()))
-	}
-}
-
-// resync repeats the last Set with the links of this moment. It returns how long it took to read them.
-func (t *Translator) resync() (reading time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.desired == nil {
-		return 0
-	}
-
-	start := time.Now()
-	uplinks, v := t.readUplinks(t.desired), t.read()
-	reading = time.Since(start)
-	t.uplinks = uplinks
-	t.sync(v)
-	return reading
-}
-
-// hasSources reports whether there are sources.
-func (t *Translator) hasSources() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.desired != nil && len(t.desired.Sources) > 0
-}
-
-// watcher watches links and routes, or nothing.
-type watcher struct {
-	cancel context.CancelFunc
-	ended  chan struct{}
-}
-
-// follow starts or stops to watch.
-func (w *watcher) follow(ctx context.Context, t *Translator) {
-	wanted := t.hasSources()
-	switch {
-	case wanted && w.cancel == nil:
-		ctx, w.cancel = context.WithCancel(ctx)
-		w.ended = make(chan struct{})
-		go func() {
-			defer close(w.ended)
-			t.watch(ctx)
-		}()
-	case !wanted:
-		w.stop()
-	}
-}
-
-// stop stops to watch.
-func (w *watcher) stop() {
-	if w.cancel != nil {
-		w.cancel()
-		<-w.ended
-		w.cancel = nil
-	}
-}
-
-// rewatchDelay is the pause before a failed watch starts again.
-const rewatchDelay = time.Second
-
-// watch wakes maintain when a link or a route changes, until the context ends.
-func (t *Translator) watch(ctx context.Context) {
-	for ctx.Err() == nil {
-		if err := t.watchOnce(ctx); err != nil {
-			t.config.Log.Warn("cannot watch links and routes", "error", err)
-			nft.Sleep(ctx, rewatchDelay)
-		}
-	}
-}
-
-// watchOnce watches until the context ends or the socket fails.
-func (t *Translator) watchOnce(ctx context.Context) error {
-	conn, err := mdnetlink.Dial(unix.NETLINK_ROUTE, nil)
-	if err != nil {
-		return fmt.Errorf("open rtnetlink: %w", err)
-	}
-
-	for _, group := range []uint32{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE} {
-		err = errors.Join(err, conn.JoinGroup(group))
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("join notifications of rtnetlink: %w", err), conn.Close())
-	}
-
-	// Something may have changed before the socket joined the groups.
-	t.wake.Kick()
-	return nft.Receive(ctx, conn, t.wake.Kick, func(mdnetlink.Message) { t.wake.Kick() })
 }

@@ -2,7 +2,6 @@ package egress
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -16,6 +15,8 @@ import (
 type view struct {
 	// ports are the ports that lead to pods, by the pod's address. An address that several ports claim has all of them.
 	ports map[netip.Addr][]port
+	// veths are the veths of this node, by index.
+	veths map[int]port
 	// routed are the prefixes that the main routing table sends through a node of the cluster.
 	routed []netip.Prefix
 }
@@ -60,12 +61,18 @@ type model struct {
 	faults map[netip.Addr]string
 }
 
-// newModel returns the model of a desired state.
-func newModel(d *Desired, uplinks map[string]int, v *view) *model {
+// newModel returns the model of a desired state. The function portOf returns the port of a source, or why it is
+// unknown.
+func newModel(
+	d *Desired,
+	uplinks map[string]int,
+	routed []netip.Prefix,
+	portOf func(lb.EgressSource) (port, string),
+) *model {
 	m := &model{
 		desired: d,
 		uplinks: uplinks,
-		routed:  v.routed,
+		routed:  routed,
 		sources: make(map[netip.Addr]source),
 		faults:  make(map[netip.Addr]string),
 	}
@@ -78,10 +85,10 @@ func newModel(d *Desired, uplinks map[string]int, v *view) *model {
 
 		s := source{EgressSource: wanted}
 		fault := ""
-		s.port, fault = v.portOf(wanted.Pod)
-		index, isUp := uplinks[wanted.Link]
-		if fault == "" && !isUp {
-			fault = fmt.Sprintf("link %q is not up", wanted.Link)
+		s.port, fault = portOf(wanted)
+		index, isLink := uplinks[wanted.Link]
+		if fault == "" && !isLink {
+			fault = fmt.Sprintf("this node has no link %q", wanted.Link)
 		}
 
 		wantsRight := wanted.Closed == "" && wanted.First != 0
@@ -112,9 +119,12 @@ func (v *view) portOf(pod netip.Addr) (port, string) {
 
 // needs reports whether a family has anything to do.
 func (m *model) needs(f *family) bool {
-	isOurs := func(a netip.Addr) bool { return f.Has(a) }
-	return slices.ContainsFunc(slices.Collect(maps.Keys(m.sources)), isOurs) ||
-		slices.ContainsFunc(m.desired.Passes, func(p lb.EgressPass) bool { return f.Has(p.Address) })
+	for pod := range m.sources {
+		if f.Has(pod) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(m.desired.Passes, func(p lb.EgressPass) bool { return f.Has(p.Address) })
 }
 
 // elements returns the elements of a family's table.
@@ -194,8 +204,8 @@ func (m *model) passes(f *family, list *nft.Elements, addresses map[netip.Addr]b
 		}
 
 		addresses[p.Address] = true
-		index, isUp := m.uplinks[p.Link]
-		if known[slice{p.Address, p.First}] || !isUp {
+		index, isLink := m.uplinks[p.Link]
+		if known[slice{p.Address, p.First}] || !isLink {
 			continue
 		}
 

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
-// keys returns how many elements each set has.
+// sizes returns how many elements each set has.
 func sizes(list nft.Elements) map[string]int {
 	out := map[string]int{}
 	for _, e := range list {
@@ -20,7 +20,7 @@ func sizes(list nft.Elements) map[string]int {
 	return out
 }
 
-// TestModel: a right needs a slice, a link that is up, and a single veth. A slice of this node is never passed on.
+// TestModel: a right needs a slice, a link, and a single veth. A slice of this node is never passed on.
 func TestModel(t *testing.T) {
 	source := func(pod string, change func(*lb.EgressSource)) lb.EgressSource {
 		s := lb.EgressSource{Pod: addr(pod), Address: addr(vips.of(pod)), First: 36864, Link: "eth0"}
@@ -52,10 +52,10 @@ func TestModel(t *testing.T) {
 		v.ports[addr(pod)] = []port{{name: "veth", index: 20 + i}}
 	}
 	v.ports[addr("fd00:1::2")] = []port{{name: "veth", index: 30, bridge: 3}}
-	m := newModel(d, map[string]int{"eth0": 2}, v)
+	m := newModel(d, map[string]int{"eth0": 2}, nil, func(s lb.EgressSource) (port, string) { return v.portOf(s.Pod) })
 
 	want := map[netip.Addr]string{
-		addr("10.244.1.5"): `link "eth9" is not up`,
+		addr("10.244.1.5"): `this node has no link "eth9"`,
 		addr("10.244.1.6"): "no veth of this node leads to the pod",
 		addr("10.244.1.7"): "links a and b both claim the pod's address",
 	}
@@ -97,7 +97,7 @@ func TestInsidePrefixes(t *testing.T) {
 	}
 	d := &Desired{Nodes: []netip.Addr{addr("fe80::7%eth0")}}
 	d.Inside = []netip.Prefix{prefix("10.1.2.3/8"), prefix("ff00::/8"), {}}
-	m := newModel(d, nil, &view{routed: []netip.Prefix{prefix("10.255.0.0/15")}})
+	m := newModel(d, nil, []netip.Prefix{prefix("10.255.0.0/15")}, nil)
 	for a, want := range map[string]bool{
 		"10.0.0.0": true, "11.0.0.1": false, "224.0.0.1": true, "255.255.255.255": true, "127.0.0.1": true, "ff02::1": true,
 		"::1": true, "fe80::7": true, "2001:db8::1": false,

@@ -14,8 +14,8 @@ import (
 type right struct {
 	// uid is the UID of the pod; empty for a right of an earlier process.
 	uid string
-	// port is the index of the veth that leads to the pod.
-	port int
+	// port is the veth that leads to the pod. A right of an earlier process has its index only.
+	port port
 	// address and first are the slice of the pod; zero while it has no right.
 	address netip.Addr
 	first   uint16
@@ -25,12 +25,12 @@ type right struct {
 
 // equal reports whether two rights are of the same pod and say the same.
 func (r right) equal(o right) bool {
-	return r.port == o.port && r.address == o.address && r.first == o.first
+	return r.port.index == o.port.index && r.address == o.address && r.first == o.first
 }
 
 // right returns the right of a source.
 func (s source) right() right {
-	r := right{uid: s.UID, port: s.port.index}
+	r := right{uid: s.UID, port: s.port}
 	if s.hasRight() {
 		r.address, r.first = s.Address, s.First
 	}
@@ -60,9 +60,9 @@ func (t *Translator) readKnown() {
 			r := t.known[pod]
 			switch e.Set {
 			case podsSet:
-				r.port = int(binary.NativeEndian.Uint32([]byte(e.Key)))
+				r.port.index = int(binary.NativeEndian.Uint32([]byte(e.Key)))
 				if index, ok := ports[pod]; ok {
-					r.port = index
+					r.port.index = index
 				}
 			case translationsMap:
 				r.address, _ = netip.AddrFromSlice([]byte(e.Value))
@@ -107,24 +107,30 @@ func podOf(key string) (netip.Addr, bool) {
 // the sandbox of a pod.
 const replaceDelay = 30 * time.Second
 
-// withhold takes the links of pods whose veth was replaced lately out of a model.
-func (t *Translator) withhold(m *model) {
-	for pod, s := range m.sources {
-		former := t.known[pod]
-		isSamePod := former.uid != "" && former.uid == s.UID
-		if !isSamePod || s.port == (port{}) || former.port == s.port.index {
-			continue
-		}
-
-		if former.replaced.IsZero() {
-			former.replaced = time.Now()
-			t.known[pod] = former
-		}
-
-		if time.Since(former.replaced) < replaceDelay {
-			m.close(pod, fmt.Sprintf("link %s has the pod's address, but was not the pod's", s.port.name))
-		}
+// portOf returns the port of a source, or why it is unknown. The pod keeps a port that exists: its route may be missing
+// for a moment, for example after the link was down.
+func (t *Translator) portOf(s lb.EgressSource, v *view) (port, string) {
+	found, fault := v.portOf(s.Pod)
+	former := t.known[s.Pod]
+	isSamePod := former.uid != "" && former.uid == s.UID
+	switch {
+	case !isSamePod || found.index == former.port.index:
+		return found, fault
+	case len(v.ports[s.Pod]) == 0 && v.veths[former.port.index] == former.port:
+		return former.port, ""
+	case found == port{}:
+		return found, fault
 	}
+
+	if former.replaced.IsZero() {
+		former.replaced = time.Now()
+		t.known[s.Pod] = former
+	}
+
+	if time.Since(former.replaced) < replaceDelay {
+		return port{}, fmt.Sprintf("link %s has the pod's address, but was not the pod's", found.name)
+	}
+	return found, ""
 }
 
 // close takes the link of a pod out of a model, because of a fault.
@@ -143,7 +149,7 @@ func (m *model) close(pod netip.Addr, fault string) {
 func (t *Translator) stale(m *model) (list []sweep) {
 	for pod, s := range m.sources {
 		former, isKnown := t.known[pod]
-		changed := isKnown && former.port != s.port.index
+		changed := isKnown && former.port.index != s.port.index
 		if s.port == (port{}) || !changed && !t.conntrack.isPending(pod) {
 			continue
 		}
