@@ -71,7 +71,14 @@ func TestReuse(t *testing.T) {
 						t.Errorf("%s: the next pod may open connections", to)
 					}
 				}
-				nstest.Until(t, patient, "there are faults", func() bool { return len(n.translator.Faults()) == 2 })
+				nstest.Until(t, patient, "the veth is known and not trusted", func() bool {
+					return strings.Contains(n.translator.Faults()[addr(next.v6)], "was not the pod's")
+				})
+				for _, to := range partners.all() {
+					if !refused(next, to) {
+						t.Errorf("%s: the next pod may open connections", to)
+					}
+				}
 
 				// The plan learns that the pod is another one, and of the Service too.
 				next.uid = "next"
