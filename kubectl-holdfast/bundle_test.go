@@ -19,7 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// incident is the bundle of a user: of two Services one waits for an address, and the filter of the other's speaker is not in force.
+// incident is the bundle of a user: of two Services one waits for an address, and the filter of the other's speaker is
+// not in force.
 func incident(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/incident.json")
@@ -34,12 +35,14 @@ func incident(t *testing.T) string {
 	return name
 }
 
-// TestReplay: the bundle of an incident explains it without a cluster, and gives the plan of what would help and of what would not.
+// TestReplay: the bundle of an incident explains it without a cluster, and gives the plan of what would help and of
+// what would not.
 func TestReplay(t *testing.T) {
 	from := incident(t)
 	pool := filepath.Join(t.TempDir(), "pool.yaml")
-	must(t, os.WriteFile(pool, []byte(`{apiVersion: holdfast.dev/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: `+
-		`[192.0.2.1-192.0.2.2]}}`), 0o600))
+	must(t, os.WriteFile(pool,
+		[]byte(`{apiVersion: holdfast.dev/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: `+
+			`[192.0.2.1-192.0.2.2]}}`), 0o600))
 	copied := filepath.Join(t.TempDir(), "copy.gz")
 	for _, tt := range []struct {
 		args   string
@@ -47,12 +50,15 @@ func TestReplay(t *testing.T) {
 		want   []string
 	}{
 		{"why default/late", statusProblem, []string{"First: Add addresses to a pool"}},
-		{"why default/web", statusProblem, []string{"problem  speaker n2", "192.0.2.1 is announced on eth0; filter on: true, in force: false; ",
-			"First: look at kubectl -n holdfast-system logs speaker-n2"}},
+		{"why default/web",
+			statusProblem, []string{"problem  speaker n2", "192.0.2.1 is announced on eth0; filter on: true, in force: false; ",
+				"First: look at kubectl -n holdfast-system logs speaker-n2"}},
 		{"why --probe default/web", statusError, []string{"--probe asks a cluster"}},
-		{"plan -f " + pool, statusHealthy, []string{`default/late: PoolExhausted: no IPv4 address: pool "lan" is full -> Assigned: has 192.0.2.2 from pool "lan"`,
-			"default/late: not announced -> layer 2: none (NoServingEndpoint)"}},
-		{"plan --drain n2", statusProblem, []string{"default/web: 192.0.2.1 by node n2 -> layer 2: none (NoServingEndpoint)"}},
+		{"plan -f " + pool, statusHealthy,
+			[]string{`default/late: PoolExhausted: no IPv4 address: pool "lan" is full -> Assigned: has 192.0.2.2 from pool "lan"`,
+				"default/late: not announced -> layer 2: none (NoServingEndpoint)"}},
+		{"plan --drain n2", statusProblem,
+			[]string{"default/web: 192.0.2.1 by node n2 -> layer 2: none (NoServingEndpoint)"}},
 		{"plan --drain n1", statusHealthy, []string{"Nothing would change."}},
 		{"why svc/web", statusProblem, []string{"Service default/web"}},
 		{"why service/web -n default", statusProblem, []string{"Service default/web"}},
@@ -74,7 +80,8 @@ func TestReplay(t *testing.T) {
 	says(t, statusProblem, []string{"speaker n2"}, "why", "default/web", "--from", copied)
 }
 
-// TestPages: a daemon that is down or on a dead node, for which the API server waits, and a missing right are noted, and delay nothing.
+// TestPages: a daemon that is down or on a dead node, for which the API server waits, and a missing right are noted,
+// and delay nothing.
 func TestPages(t *testing.T) {
 	hang, done := make(chan struct{}), make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +89,9 @@ func TestPages(t *testing.T) {
 			<-hang
 		}
 		w.WriteHeader(http.StatusForbidden)
-		_, _ = w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "message": "no right", "code": 403}`))
+		_, _ = w.Write([]byte(
+			`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "message": "no right", "code": 403}`,
+		))
 	}))
 	defer s.Close()
 	defer close(hang)
@@ -105,7 +114,8 @@ func TestPages(t *testing.T) {
 		t.Fatal("it hangs")
 	}
 	got, _ := json.Marshal(snapshot.Silent)
-	if !strings.Contains(snapshot.Silent["dead"], "no answer within 200ms") || !strings.Contains(snapshot.Silent["other"], "no right") ||
+	if !strings.Contains(snapshot.Silent["dead"], "no answer within 200ms") ||
+		!strings.Contains(snapshot.Silent["other"], "no right") ||
 		len(snapshot.Daemons) > 0 {
 		t.Errorf("silent are %s", got)
 	}
@@ -113,23 +123,28 @@ func TestPages(t *testing.T) {
 
 // TestDebugPort: a daemon's debug pages are where its arguments say, and where it has them by default.
 func TestDebugPort(t *testing.T) {
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"--health-listen=127.0.0.1:1"}}}}}
+	pod := &corev1.Pod{
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"--health-listen=127.0.0.1:1"}}}},
+	}
 	if port := debugPort(pod); port != "9219" {
 		t.Error(port)
 	}
-	pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, "--debug-listen=127.0.0.1:9319", "-debug-listen=[::1]:9419")
+	pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, "--debug-listen=127.0.0.1:9319",
+		"-debug-listen=[::1]:9419")
 	if port := debugPort(pod); port != "9419" {
 		t.Error(port)
 	}
 }
 
-// TestOpenStack: each network, subnet and class in use is a pool with the addresses in use, and an address of its own is a FloatingIP.
+// TestOpenStack: each network, subnet and class in use is a pool with the addresses in use, and an address of its own
+// is a FloatingIP.
 func TestOpenStack(t *testing.T) {
 	cloud := Cloud{LoadBalancerClass: map[string]*CloudSection{
 		"dmz":    {FloatingSubnet: "dmz-*", FloatingSubnetTags: "&fast, cheap"},
 		"Office": {FloatingNetworkID: "net-2", FloatingSubnet: "office", FloatingSubnetTags: "!slow,bad"},
 	}}
-	cloud.LoadBalancer = CloudSection{FloatingNetworkID: "net-1", FloatingSubnetID: "sub-1", NetworkID: "net-i", SubnetID: "sub-i", MaxSharedLB: 3,
+	cloud.LoadBalancer = CloudSection{FloatingNetworkID: "net-1", FloatingSubnetID: "sub-1", NetworkID: "net-i",
+		SubnetID: "sub-i", MaxSharedLB: 3,
 		NodeSelector: "env=production, region=default"}
 	in := func(namespace, name, address string, annotations ...string) *corev1.Service {
 		o := served(namespace, name, "", address)
@@ -156,18 +171,24 @@ func TestOpenStack(t *testing.T) {
 		got = append(got, strings.TrimPrefix(text, "apiVersion: holdfast.dev/v1beta1|kind: "))
 	}
 	fip := func(name, address, policy string) string {
-		return "FloatingIP|metadata:|  name: " + name + "|  namespace: a|spec:|  addresses:|  - " + address + "|  reclaimPolicy: " + policy + "|  serviceName: " +
+		return "FloatingIP|metadata:|  name: " + name + "|  namespace: a|spec:|  addresses:|  - " + address +
+			"|  reclaimPolicy: " + policy + "|  serviceName: " +
 			name
 	}
 	want := []string{
-		"IPAddressPool|metadata:|  name: dmz|spec:|  addresses:|  - 192.0.2.17|  aliases:|  - net-1|  classes:|  - dmz|  scope: External|  tags:|" +
+		"IPAddressPool|metadata:|  name: dmz|spec:|  addresses:|  - 192.0.2.17|  aliases:|  - net-1|  classes:|  - dmz|  " +
+			"scope: External|  tags:|" +
 			"  - fast|  - cheap",
 		"IPAddressPool|metadata:|  name: net-3|spec:|  addresses:|  - 198.51.100.1|  aliases:|  - NET-3|  scope: External",
-		"IPAddressPool|metadata:|  name: office|spec:|  addresses: null|  aliases:|  - net-2|  - office|  classes:|  - Office|  scope: External",
-		"IPAddressPool|metadata:|  name: openstack|spec:|  addresses:|  - 192.0.2.2|  - 192.0.2.3|  - 192.0.2.9|  - 192.0.2.1|  aliases:|  - net-1|  - sub-1|" +
+		"IPAddressPool|metadata:|  name: office|spec:|  addresses: null|  aliases:|  - net-2|  - office|  classes:|  - " +
+			"Office|  scope: External",
+		"IPAddressPool|metadata:|  name: openstack|spec:|  addresses:|  - 192.0.2.2|  - 192.0.2.3|  - 192.0.2.9|  - " +
+			"192.0.2.1|  aliases:|  - net-1|  - sub-1|" +
 			"  scope: External",
-		"IPAddressPool|metadata:|  name: openstack-internal|spec:|  addresses:|  - 10.0.9.1|  aliases:|  - net-i|  - sub-i|  scope: Internal",
-		fip("chosen", "198.51.100.1", "Delete"), fip("dmz", "192.0.2.17", "Delete"), fip("kept", "192.0.2.3", "Retain"), fip("named", "192.0.2.9", "Delete"),
+		"IPAddressPool|metadata:|  name: openstack-internal|spec:|  addresses:|  - 10.0.9.1|  aliases:|  - net-i|  - " +
+			"sub-i|  scope: Internal",
+		fip("chosen", "198.51.100.1", "Delete"), fip("dmz", "192.0.2.17", "Delete"), fip("kept", "192.0.2.3", "Retain"),
+		fip("named", "192.0.2.9", "Delete"),
 		fip("plain", "192.0.2.1", "Delete"),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -176,7 +197,8 @@ func TestOpenStack(t *testing.T) {
 	steps := []string{
 		`chart note install Holdfast with the values openStack: {maxShared: 3, internal: false, nodeSelector: "env=production, region=default"}`,
 		"IPAddressPool office problem no Service has an address of it: write the ranges of its subnet, or leave it out",
-		"pools note they hold the addresses in use: add the other ranges of their subnets, and the names and tags that patterns match",
+		"pools note they hold the addresses in use: add the other ranges of their subnets, and the names and tags that " +
+			"patterns match",
 		"Service a/plain note lb-method does nothing: kube-proxy chooses the pod",
 	}
 	if diff := cmp.Diff(steps, reported(m)); diff != "" {

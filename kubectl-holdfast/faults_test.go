@@ -46,7 +46,8 @@ func (s Snapshot) written(t *testing.T, subnets ...string) Snapshot {
 		}
 		s.set(assigned)
 		for _, address := range a.Addresses {
-			service.Status.LoadBalancer.Ingress = append(service.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: address.String()})
+			service.Status.LoadBalancer.Ingress = append(service.Status.LoadBalancer.Ingress,
+				corev1.LoadBalancerIngress{IP: address.String()})
 		}
 		record, _ := config.Record(service.UID, a.Record)
 		s.set(record)
@@ -61,7 +62,9 @@ func (s Snapshot) written(t *testing.T, subnets ...string) Snapshot {
 	v := plan.ForNode("n1", state).Verdicts.Of(web)
 	l2, _, _ := v.L2.OnLinks("", nil)
 	bgp, _ := v.BGP.WithSessions("n1", sessions)
-	for name, outcome := range map[string]plan.Outcome{v1beta1.ConditionAnnouncedL2: l2, v1beta1.ConditionAnnouncedBGP: bgp} {
+	for name, outcome := range map[string]plan.Outcome{
+		v1beta1.ConditionAnnouncedL2: l2, v1beta1.ConditionAnnouncedBGP: bgp,
+	} {
 		if outcome.Selected {
 			c := condition(name, outcome.Reason, outcome.Message)
 			if outcome.Reason != lb.Announced {
@@ -80,7 +83,9 @@ func TestPlantedFaults(t *testing.T) {
 	spec := func(s *Snapshot) *corev1.ServiceSpec { return &s.Objects.Services[0].Spec }
 	slice := func(s *Snapshot) *discoveryv1.EndpointSlice { return s.Objects.EndpointSlices[0] }
 	dualStack := func(s *Snapshot) {
-		spec(s).ClusterIPs, spec(s).IPFamilies = []string{"10.0.0.1", "fd00::1"}, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+		spec(s).ClusterIPs, spec(s).IPFamilies = []string{"10.0.0.1", "fd00::1"}, []corev1.IPFamily{
+			corev1.IPv4Protocol, corev1.IPv6Protocol,
+		}
 		s.Objects.Pools[0].Spec.Addresses = append(s.Objects.Pools[0].Spec.Addresses, "2001:db8::1-2001:db8::2")
 		six := slice(s).DeepCopy()
 		six.Name, six.AddressType = "web-2", discoveryv1.AddressTypeIPv6
@@ -89,8 +94,12 @@ func TestPlantedFaults(t *testing.T) {
 	refused := func(s *Snapshot) {
 		s.Objects.L2Advertisements = nil
 		s.Objects.BGPAdvertisements = []*v1beta1.BGPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "r"}}}
-		peer := &v1beta1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: v1beta1.BGPPeerSpec{MyASN: 64512, PeerASN: 65009, PeerAddress: "192.0.2.9"}}
-		peer.Status.Conditions = []metav1.Condition{condition(v1beta1.ConditionEstablished, lb.SessionDown, "established on 0 of 3 nodes", true)}
+		peer := &v1beta1.BGPPeer{
+			ObjectMeta: metav1.ObjectMeta{Name: "r"},
+			Spec:       v1beta1.BGPPeerSpec{MyASN: 64512, PeerASN: 65009, PeerAddress: "192.0.2.9"},
+		}
+		peer.Status.Conditions = []metav1.Condition{condition(v1beta1.ConditionEstablished, lb.SessionDown,
+			"established on 0 of 3 nodes", true)}
 		s.Objects.Peers = []*v1beta1.BGPPeer{peer}
 		for _, state := range s.States {
 			state.Status.Sessions = []v1beta1.SessionState{{Peer: "r", State: v1beta1.SessionStateDown,
@@ -99,7 +108,8 @@ func TestPlantedFaults(t *testing.T) {
 	}
 	probed := func(text, do string) func(*Snapshot) {
 		return func(s *Snapshot) {
-			s.Probed = []Step{{Name: "wire at n3", Verdict: Problem, Text: text + "; for 192.0.2.1 on link eth0 answers 02:00:00:00:00:01 of node n1", Do: do}}
+			s.Probed = []Step{{Name: "wire at n3", Verdict: Problem,
+				Text: text + "; for 192.0.2.1 on link eth0 answers 02:00:00:00:00:01 of node n1", Do: do}}
 		}
 	}
 	for _, tt := range []struct {
@@ -118,7 +128,9 @@ func TestPlantedFaults(t *testing.T) {
 			s.Objects.Pools[0].Spec.Addresses = []string{"192.0.2.7"}
 			other := s.Objects.Services[0].DeepCopy()
 			other.Name, other.UID, other.CreationTimestamp = "first", "first", metav1.NewTime(moment.AddDate(0, 0, -1))
-			other.Status = corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.7"}}}}
+			other.Status = corev1.ServiceStatus{
+				LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.7"}}},
+			}
 			record, _ := config.Record("first", lb.Origins{{Address: netip.MustParseAddr("192.0.2.7"), Pool: "lan"}})
 			other.Status.Conditions = []metav1.Condition{record}
 			s.Objects.Services = append(s.Objects.Services, other)
@@ -133,20 +145,27 @@ func TestPlantedFaults(t *testing.T) {
 		}, onLink, "endpoints", `correct targetPort of port 80`},
 		{"one of two ports", func(s *Snapshot) {
 			spec(s).Ports[0].Name = "http"
-			spec(s).Ports = append(spec(s).Ports, corev1.ServicePort{Name: "tls", Protocol: corev1.ProtocolTCP, Port: 443, TargetPort: intstr.FromString("tls")})
+			spec(s).Ports = append(spec(s).Ports, corev1.ServicePort{
+				Name: "tls", Protocol: corev1.ProtocolTCP, Port: 443, TargetPort: intstr.FromString("tls"),
+			})
 			slice(s).Ports[0].Name = new("http")
 		}, onLink, "endpoints", `correct targetPort of port 443`},
-		{"no pod has the labels", func(s *Snapshot) { s.Objects.EndpointSlices = nil }, onLink, "endpoints", "correct spec.selector"},
+		{"no pod has the labels", func(s *Snapshot) {
+			s.Objects.EndpointSlices = nil
+		}, onLink, "endpoints", "correct spec.selector"},
 		{"no pod is ready", func(s *Snapshot) {
 			for i := range slice(s).Endpoints {
-				slice(s).Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(false)}
+				slice(s).Endpoints[i].Conditions = discoveryv1.EndpointConditions{
+					Ready: new(false), Serving: new(true), Terminating: new(false),
+				}
 			}
 		}, onLink, "endpoints", "make the pods ready"},
 		{"pods without IPv6", func(s *Snapshot) {
 			dualStack(s)
 			s.Objects.EndpointSlices = s.Objects.EndpointSlices[:1]
 		}, onLink, "endpoints", "take IPv6 out of spec.ipFamilies"},
-		{"a pool outside the nodes' subnets", func(*Snapshot) {}, elsewhere, "layer 2", "Give the pool addresses of the subnet of the nodes' links"},
+		{"a pool outside the nodes' subnets", func(*Snapshot) {}, elsewhere, "layer 2",
+			"Give the pool addresses of the subnet of the nodes' links"},
 		{"source ranges of one family", func(s *Snapshot) {
 			dualStack(s)
 			spec(s).LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
@@ -155,18 +174,25 @@ func TestPlantedFaults(t *testing.T) {
 			"repair the session of node n1 with BGPPeer r: the router's AS is 65001 and not 65009: correct peerASN"},
 		{"a node selector of the Service", func(s *Snapshot) {
 			s.Objects.Services[0].Annotations = map[string]string{config.AnnotationNodeSelector: "rack=7"}
-		}, onLink, "layer 2", "for node n1, n2, n3 (NodeNotSelected): correct the node selector of the Service (holdfast.dev/node-selector)"},
+		}, onLink, "layer 2",
+			"for node n1, n2, n3 (NodeNotSelected): correct the node selector of the Service (holdfast.dev/node-selector)"},
 		{"node selectors of the advertisement", func(s *Snapshot) {
-			s.Objects.L2Advertisements[0].Spec.NodeSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"rack": "7"}}}
-		}, onLink, "layer 2", "for node n1, n2, n3 (NodeNotSelected): correct nodeSelectors of the advertisements for layer 2"},
+			s.Objects.L2Advertisements[0].Spec.NodeSelectors = []metav1.LabelSelector{
+				{MatchLabels: map[string]string{"rack": "7"}},
+			}
+		}, onLink, "layer 2",
+			"for node n1, n2, n3 (NodeNotSelected): correct nodeSelectors of the advertisements for layer 2"},
 		{"a label of the nodes", func(s *Snapshot) {
 			for _, node := range s.Objects.Nodes {
 				node.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""}
 			}
-		}, onLink, "layer 2", "for node n1, n2, n3 (NodeExcluded): Remove the label `node.kubernetes.io/exclude-from-external-load-balancers`"},
-		{"a port that refuses", probed("TCP port 80 of 192.0.2.1 refuses connections", "let a process in the pods listen on the target port"), onLink,
+		}, onLink, "layer 2",
+			"for node n1, n2, n3 (NodeExcluded): Remove the label `node.kubernetes.io/exclude-from-external-load-balancers`"},
+		{"a port that refuses", probed("TCP port 80 of 192.0.2.1 refuses connections",
+			"let a process in the pods listen on the target port"), onLink,
 			"wire at n3", "let a process in the pods listen"},
-		{"a filter of others", probed("TCP port 80 of 192.0.2.1 does not answer", "find what drops TCP port 80: a NetworkPolicy"), onLink,
+		{"a filter of others",
+			probed("TCP port 80 of 192.0.2.1 does not answer", "find what drops TCP port 80: a NetworkPolicy"), onLink,
 			"wire at n3", "find what drops TCP port 80"},
 		{"a port that refuses because no pod has it", func(s *Snapshot) {
 			probed("TCP port 80 of 192.0.2.1 is rejected by ICMP", "find what rejects TCP port 80")(s)

@@ -24,8 +24,9 @@ const hostileText = "x\x1b]0;owned\x07\x1b[2J\u009b2J\u202e\nFirst: run this"
 func TestTerminal(t *testing.T) {
 	s := healthy()
 	service := s.Objects.Services[0]
-	service.Annotations = map[string]string{"loadbalancer.openstack.org/class": hostileText, "loadbalancer.openstack.org/load-balancer-id": hostileText,
-		"holdfast.dev/addresses": hostileText}
+	service.Annotations = map[string]string{"loadbalancer.openstack.org/class": hostileText,
+		"loadbalancer.openstack.org/load-balancer-id": hostileText,
+		"holdfast.dev/addresses":                      hostileText}
 	for i := range service.Status.Conditions {
 		service.Status.Conditions[i].Message += hostileText
 		service.Status.Conditions[i].Status = metav1.ConditionFalse
@@ -78,8 +79,11 @@ func TestBundleHides(t *testing.T) {
 	template := func() (metav1.ObjectMeta, corev1.PodTemplateSpec) {
 		meta := metav1.ObjectMeta{Name: "x", Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: secret}}
 		env := []corev1.EnvVar{{Name: "HTTPS_PROXY", Value: "http://user:" + secret + "@proxy"}}
-		pod := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Env: env}}, InitContainers: []corev1.Container{{Name: "i", Env: env}},
-			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e", Env: env}}}}
+		pod := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Env: env}},
+			InitContainers: []corev1.Container{{Name: "i", Env: env}},
+			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+				Name: "e", Env: env,
+			}}}}
 		return meta, corev1.PodTemplateSpec{ObjectMeta: *meta.DeepCopy(), Spec: *pod.DeepCopy()}
 	}
 	s.Controller, s.Speakers = &appsv1.Deployment{}, &appsv1.DaemonSet{}
@@ -92,7 +96,8 @@ func TestBundleHides(t *testing.T) {
 	s.hide()
 	text, err := json.Marshal(s)
 	must(t, err)
-	if strings.Contains(string(text), secret) || !strings.Contains(string(text), "HTTPS_PROXY") || !strings.Contains(s.LeftOut[0], "environment") {
+	if strings.Contains(string(text), secret) || !strings.Contains(string(text), "HTTPS_PROXY") ||
+		!strings.Contains(s.LeftOut[0], "environment") {
 		t.Errorf("%q\n%s", s.LeftOut, text)
 	}
 }
@@ -100,8 +105,10 @@ func TestBundleHides(t *testing.T) {
 // TestStrangersBundle: what no cluster has explains itself or is an error, and ends no command by a panic.
 func TestStrangersBundle(t *testing.T) {
 	for name, change := range map[string]func(*Snapshot){
-		"workloads without containers": func(s *Snapshot) { s.Controller, s.Speakers = &appsv1.Deployment{}, &appsv1.DaemonSet{} },
-		"pods without containers":      func(s *Snapshot) { s.Controllers = []*corev1.Pod{{}} },
+		"workloads without containers": func(s *Snapshot) {
+			s.Controller, s.Speakers = &appsv1.Deployment{}, &appsv1.DaemonSet{}
+		},
+		"pods without containers": func(s *Snapshot) { s.Controllers = []*corev1.Pod{{}} },
 		"null in lists": func(s *Snapshot) {
 			s.Pods, s.States, s.Leases = append(s.Pods, nil), append(s.States, nil), append(s.Leases, nil)
 			s.Objects.Services, s.Objects.Pools = append(s.Objects.Services, nil), append(s.Objects.Pools, nil)
@@ -109,8 +116,10 @@ func TestStrangersBundle(t *testing.T) {
 			s.Objects.Peers, s.Objects.L2Advertisements = append(s.Objects.Peers, nil), append(s.Objects.L2Advertisements, nil)
 		},
 		"everything twice": func(s *Snapshot) {
-			s.Objects.Services, s.Objects.Nodes = append(s.Objects.Services, s.Objects.Services...), append(s.Objects.Nodes, s.Objects.Nodes...)
-			s.Objects.Pools, s.States, s.Pods = append(s.Objects.Pools, s.Objects.Pools...), append(s.States, s.States...), append(s.Pods, s.Pods...)
+			s.Objects.Services, s.Objects.Nodes = append(s.Objects.Services, s.Objects.Services...),
+				append(s.Objects.Nodes, s.Objects.Nodes...)
+			s.Objects.Pools, s.States, s.Pods = append(s.Objects.Pools, s.Objects.Pools...), append(s.States, s.States...),
+				append(s.Pods, s.Pods...)
 		},
 		"nothing": func(s *Snapshot) { *s = Snapshot{} },
 		"a foreign page": func(s *Snapshot) {
@@ -124,7 +133,8 @@ func TestStrangersBundle(t *testing.T) {
 		change(&s)
 		bundle := filepath.Join(t.TempDir(), "b.gz")
 		must(t, s.write(bundle))
-		for _, command := range []string{"why default/web", "status", "why node n1", "why pool lan", "why peer r", "why address 192.0.2.1", "plan --drain n1",
+		for _, command := range []string{"why default/web", "status", "why node n1", "why pool lan", "why peer r",
+			"why address 192.0.2.1", "plan --drain n1",
 			"bundle " + bundle + ".copy", "migrate metallb --check -f ../internal/config/testdata/metallb-v0.16.2.yaml"} {
 			if _, out, report := invoke(t, append(strings.Fields(command), "--from", bundle)...); out+report == "" {
 				t.Errorf("%s: %s prints nothing", name, command)

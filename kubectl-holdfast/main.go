@@ -120,8 +120,8 @@ func (s *seat) why() *cobra.Command {
   kubectl holdfast why peer router-a`,
 		RunE: s.answer(s.explain),
 	}
-	cmd.Flags().
-		BoolVar(&s.probe, "probe", false, "have a speaker ask on the wire which machines answer for the addresses of a Service")
+	cmd.Flags().BoolVar(&s.probe, "probe", false,
+		"have a speaker ask on the wire which machines answer for the addresses of a Service")
 	return cmd
 }
 
@@ -190,7 +190,8 @@ func (s *seat) explain(ctx context.Context, snapshot Snapshot, args []string) ([
 		address, err := netip.ParseAddr(name)
 		return snapshot.Address(address.Unmap()), err
 	}
-	answer, known := map[string]func(string) Report{"pool": snapshot.Pool, "peer": snapshot.Peer, "node": snapshot.Node}[args[0]]
+	answers := map[string]func(string) Report{"pool": snapshot.Pool, "peer": snapshot.Peer, "node": snapshot.Node}
+	answer, known := answers[args[0]]
 	if !known {
 		return nil, fmt.Errorf("unknown kind %q: service, address, pool, peer and node are known", args[0])
 	}

@@ -241,7 +241,8 @@ func (p MetalLBParts) move(nodes []*corev1.Node, objects []runtime.Object) (v me
 // vtysh returns the command that asks the FRR of $node.
 func vtysh(namespace, pods string) string {
 	return fmt.Sprintf(
-		"kubectl -n %[1]s exec $(kubectl -n %[1]s get pod --selector='%[2]s' --field-selector=spec.nodeName=$node -o name) -c frr -- vtysh -c",
+		"kubectl -n %[1]s exec $(kubectl -n %[1]s get pod --selector='%[2]s' --field-selector=spec.nodeName=$node -o "+
+			"name) -c frr -- vtysh -c",
 		namespace,
 		pods,
 	)
@@ -345,7 +346,8 @@ func (m *Move) parts(p MetalLBParts) {
 // step is about an FRRConfiguration of a user.
 func (c *FRRConfiguration) step(routers map[string]string) Step {
 	s := Step{Name: fmt.Sprintf("FRRConfiguration %s/%s", c.Namespace, c.Name), Verdict: Note,
-		Text: "MetalLB did not write it, and nothing in Holdfast corresponds to it: FRR-K8s keeps it, so let FRR-K8s run, or do without it"}
+		Text: "MetalLB did not write it, and nothing in Holdfast corresponds to it: FRR-K8s keeps it, so let FRR-K8s run, " +
+			"or do without it"}
 	for _, r := range c.Spec.BGP.Routers {
 		for _, n := range r.Neighbors {
 			address := cmp.Or(n.Address, n.Interface)
@@ -360,7 +362,8 @@ func (c *FRRConfiguration) step(routers map[string]string) Step {
 				address,
 				peer,
 			)
-			s.Do = "remove neighbor " + address + " from FRRConfiguration " + c.Namespace + "/" + c.Name + " before step BGP, or leave BGP with MetalLB"
+			s.Do = "remove neighbor " + address + " from FRRConfiguration " + c.Namespace + "/" + c.Name +
+				" before step BGP, or leave BGP with MetalLB"
 		}
 	}
 	return s

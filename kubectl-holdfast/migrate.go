@@ -82,7 +82,8 @@ func (s *seat) metalLBParts(ctx context.Context, namespace string) (*MetalLBPart
 	for _, read := range []func(context.Context) error{
 		list(s.reader, p.Unread, "/apis/apps/v1", Controller, "", metav1.ListOptions{}, &deployments),
 		list(s.reader, p.Unread, "/apis/apps/v1", Speakers, "", metav1.ListOptions{}, &daemonSets),
-		list(s.reader, p.Unread, "/apis/frrk8s.metallb.io/v1beta1", frrConfigurations, "", metav1.ListOptions{}, &p.FRRConfigurations),
+		list(s.reader, p.Unread, "/apis/frrk8s.metallb.io/v1beta1", frrConfigurations, "", metav1.ListOptions{},
+			&p.FRRConfigurations),
 	} {
 		if err := read(ctx); err != nil {
 			return nil, err

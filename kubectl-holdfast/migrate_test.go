@@ -58,11 +58,14 @@ func server(t *testing.T, lists map[string]string) string {
 		w.Header().Set("Content-Type", "application/json")
 		if !known {
 			w.WriteHeader(http.StatusNotFound)
-			_, _ = w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}`))
+			_, _ = w.Write(
+				[]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}`),
+			)
 			return
 		}
 		list := `"kind": "List", "apiVersion": "v1"`
-		if version, resource, of := strings.Cut(strings.TrimPrefix(r.URL.Path, "/apis/metallb.io/"), "/"); of && version != r.URL.Path {
+		if version, resource, of := strings.Cut(strings.TrimPrefix(r.URL.Path, "/apis/metallb.io/"), "/"); of &&
+			version != r.URL.Path {
 			list = fmt.Sprintf(`"kind": "%sList", "apiVersion": "metallb.io/%s"`, metalLBKinds[resource], version)
 		}
 		_, _ = w.Write([]byte(`{` + list + `, "metadata": {}, "items": [` + items + `]}`))
@@ -72,7 +75,8 @@ func server(t *testing.T, lists map[string]string) string {
 	return "--server=" + s.URL
 }
 
-var metalLBKinds = map[string]string{"ipaddresspools": "IPAddressPool", "communities": "Community", "bfdprofiles": "BFDProfile", "bgppeers": "BGPPeer",
+var metalLBKinds = map[string]string{"ipaddresspools": "IPAddressPool", "communities": "Community",
+	"bfdprofiles": "BFDProfile", "bgppeers": "BGPPeer",
 	"bgpadvertisements": "BGPAdvertisement", "l2advertisements": "L2Advertisement"}
 
 // discovered is what the API server answers to who asks which of MetalLB's resources there are; "" to other questions.
@@ -89,11 +93,13 @@ func discovered(path string, lists map[string]string) string {
 		var resources []string
 		for list := range lists {
 			if name, found := strings.CutPrefix(list, path+"/"); found {
-				resources = append(resources, fmt.Sprintf(`{"name": %q, "singularName": "", "namespaced": true, "kind": %q, "verbs": ["list"]}`, name,
-					metalLBKinds[name]))
+				resources = append(resources,
+					fmt.Sprintf(`{"name": %q, "singularName": "", "namespaced": true, "kind": %q, "verbs": ["list"]}`, name,
+						metalLBKinds[name]))
 			}
 		}
-		return `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metallb.io/` + version + `", "resources": [` + strings.Join(resources, ",") + `]}`
+		return `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metallb.io/` + version +
+			`", "resources": [` + strings.Join(resources, ",") + `]}`
 	}
 	return ""
 }
@@ -153,15 +159,17 @@ func admitted(t *testing.T, list string) (yes, no int) {
 	return yes, no
 }
 
-// TestMigrateMetalLB: objects go to standard output, as kubectl apply takes them, the report to standard error, and the status
-// tells whether addresses stay.
+// TestMigrateMetalLB: objects go to standard output, as kubectl apply takes them, the report to standard error, and the
+// status tells whether addresses stay.
 func TestMigrateMetalLB(t *testing.T) {
 	cluster := func(address string) map[string]string {
 		return map[string]string{
-			"/api/v1/services": strings.Replace(sampleService, "ADDRESS", address, 1), "/api/v1/nodes": "", "/api/v1/namespaces": "",
+			"/api/v1/services": strings.Replace(sampleService, "ADDRESS", address, 1), "/api/v1/nodes": "",
+			"/api/v1/namespaces":                      "",
 			"/apis/metallb.io/v1beta1/ipaddresspools": samplePool, "/apis/metallb.io/v1beta2/bgppeers": samplePeer,
-			"/apis/metallb.io/v1beta1/communities": "", "/apis/metallb.io/v1beta1/bfdprofiles": "", "/apis/metallb.io/v1beta1/bgpadvertisements": "",
-			"/apis/metallb.io/v1beta1/l2advertisements": "",
+			"/apis/metallb.io/v1beta1/communities": "", "/apis/metallb.io/v1beta1/bfdprofiles": "",
+			"/apis/metallb.io/v1beta1/bgpadvertisements": "",
+			"/apis/metallb.io/v1beta1/l2advertisements":  "",
 		}
 	}
 	good, bad := server(t, cluster("192.0.2.5")), server(t, cluster("203.0.113.5"))
@@ -173,7 +181,8 @@ func TestMigrateMetalLB(t *testing.T) {
 	if strings.Contains(out, "IPAddressPool") {
 		t.Error(out)
 	}
-	out, report = says(t, statusProblem, []string{`"kind": "List"`, "ForeignAddress"}, "migrate", "metallb", bad, "-o", "json")
+	out, report = says(t, statusProblem, []string{`"kind": "List"`, "ForeignAddress"}, "migrate", "metallb", bad, "-o",
+		"json")
 	if !json.Valid([]byte(out)) || !json.Valid([]byte(report)) {
 		t.Errorf("%s %s", out, report)
 	}
@@ -183,8 +192,10 @@ func TestMigrateMetalLB(t *testing.T) {
 	// A file may have more than MetalLB's objects.
 	file := filepath.Join(t.TempDir(), "objects.yaml")
 	must(t, os.WriteFile(file, []byte("{apiVersion: v1, kind: Service, metadata: {name: web}}\n---\n"+
-		"{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: [192.0.2.0/24]}}"), 0o600))
-	out, _ = says(t, statusHealthy, []string{"kind: IPAddressPool", "1 objects that are no configuration of MetalLB"}, "migrate", "metallb", good, "-f", file)
+		"{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: lan}, spec: {addresses: [192.0.2.0/24]}}"),
+		0o600))
+	out, _ = says(t, statusHealthy, []string{"kind: IPAddressPool", "1 objects that are no configuration of MetalLB"},
+		"migrate", "metallb", good, "-f", file)
 	if strings.Contains(out, "kind: Service") {
 		t.Error(out)
 	}
@@ -197,16 +208,25 @@ func TestMigrateMetalLB(t *testing.T) {
 			"{apiVersion: holdfast.dev/v1beta1, kind: IPAddressPool, metadata: {name: ours}}\n---\n" +
 			"{apiVersion: metallb.io/v1beta1, kind: ServiceL2Status, metadata: {name: s}}\n---\n" +
 			"{apiVersion: metallb.io/v1beta1, kind: L2Advertisement, metadata: {name: lan}}", statusHealthy,
-			[]string{"3 objects that are no configuration of MetalLB", "Deployment apps/x", "IPAddressPool ours", "ServiceL2Status s", "kind: L2Advertisement"}},
+			[]string{
+				"3 objects that are no configuration of MetalLB", "Deployment apps/x", "IPAddressPool ours", "ServiceL2Status s",
+				"kind: L2Advertisement",
+			}},
 		{"a kind of MetalLB's that is not known", "{apiVersion: metallb.io/v1beta1, kind: AddressPool, metadata: {name: x}}",
 			statusError, []string{`kind "AddressPool"`}},
 		{"one name in two namespaces",
-			"{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: lan, namespace: a}, spec: {addresses: [192.0.2.0/24]}}\n---\n" +
-				"{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: lan, namespace: b}, spec: {addresses: [198.51.100.0/24]}}", statusProblem,
-			[]string{"left out in namespace b, because namespace a has one of this name", "First: give one of the two another name", "192.0.2.0/24"}},
+			"{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: lan, namespace: a}, spec: {addresses: " +
+				"[192.0.2.0/24]}}\n---\n" +
+				"{apiVersion: metallb.io/v1beta1, kind: IPAddressPool, metadata: {name: lan, namespace: b}, spec: {addresses: " +
+				"[198.51.100.0/24]}}", statusProblem,
+			[]string{
+				"left out in namespace b, because namespace a has one of this name", "First: give one of the two another name",
+				"192.0.2.0/24",
+			}},
 		{"a password to copy", "{apiVersion: metallb.io/v1beta2, kind: BGPPeer, metadata: {name: r, namespace: mlb}, " +
 			"spec: {myASN: 1, peerASN: 2, peerAddress: 192.0.2.9, passwordSecret: {name: p}}}", statusProblem,
-			[]string{"First: copy the password: kubectl create secret generic p -n holdfast-system --type=kubernetes.io/basic-auth --from-literal=password=" +
+			[]string{"First: copy the password: kubectl create secret generic p -n holdfast-system " +
+				"--type=kubernetes.io/basic-auth --from-literal=password=" +
 				`"$(kubectl get secret p -n mlb -o go-template='{{.data.password | base64decode}}')"`}},
 	} {
 		must(t, os.WriteFile(file, []byte(tt.text), 0o600))
@@ -221,12 +241,14 @@ func TestMigrateMetalLB(t *testing.T) {
 	moved := cluster("192.0.2.6")
 	delete(moved, "/apis/metallb.io/v1beta2/bgppeers")
 	moved["/apis/holdfast.dev/v1beta1/ipaddresspools"] = samplePool
-	says(t, statusProblem, []string{"default/web had 192.0.2.5: Assigned: has 192.0.2.6"}, "migrate", "metallb", server(t, moved), "--check", "--since", before)
+	says(t, statusProblem, []string{"default/web had 192.0.2.5: Assigned: has 192.0.2.6"}, "migrate", "metallb",
+		server(t, moved), "--check", "--since", before)
 	says(t, statusError, []string{"bgppeers"}, "migrate", "metallb", server(t, moved))
 	says(t, statusError, []string{"refused"}, "migrate", "metallb", "--server=http://127.0.0.1:1")
 }
 
-// TestMigrateFiles: without a cluster, MetalLB's objects come from files, of both versions; with a bundle Services come from it.
+// TestMigrateFiles: without a cluster, MetalLB's objects come from files, of both versions; with a bundle Services come
+// from it.
 func TestMigrateFiles(t *testing.T) {
 	dir := t.TempDir()
 	file, bundle := filepath.Join(dir, "metallb.yaml"), filepath.Join(dir, "bundle.gz")
@@ -275,7 +297,9 @@ func TestMigrateOpenStack(t *testing.T) {
     - internetFacing
     scope: External
 `
-	out, _ := says(t, statusProblem, []string{want, "kind: FloatingIP\n", "a02eb6c3-fc69-46ae-a3fe-fb43c1563cbc", "1 of 1 Services keep theirs"},
+	out, _ := says(t, statusProblem, []string{
+		want, "kind: FloatingIP\n", "a02eb6c3-fc69-46ae-a3fe-fb43c1563cbc", "1 of 1 Services keep theirs",
+	},
 		"migrate", "openstack", "--cloud-conf", "testdata/cloud.conf", cluster)
 	if strings.Count(out, "kind: IPAddressPool\n") != 4 {
 		t.Error(out)
@@ -284,11 +308,15 @@ func TestMigrateOpenStack(t *testing.T) {
 		t.Errorf("%d objects are admitted, %d are not", yes, no)
 	}
 	conf := filepath.Join(t.TempDir(), "cloud.conf")
-	must(t, os.WriteFile(conf, []byte("[LoadBalancer]\nmax-shared-lb=5\ninternal-lb\nnode-selector=\"a=b, c=d\"\n"), 0o600))
-	says(t, statusProblem, []string{`openStack: {maxShared: 5, internal: true, nodeSelector: "a=b, c=d"}`, "scope: Internal"},
+	must(t,
+		os.WriteFile(conf, []byte("[LoadBalancer]\nmax-shared-lb=5\ninternal-lb\nnode-selector=\"a=b, c=d\"\n"), 0o600))
+	says(t, statusProblem, []string{
+		`openStack: {maxShared: 5, internal: true, nodeSelector: "a=b, c=d"}`, "scope: Internal",
+	},
 		"migrate", "openstack", "--cloud-conf", conf, cluster)
 	for _, args := range [][]string{{}, {"--cloud-conf", "testdata/none"}, {"--cloud-conf", "migrate_test.go"}} {
-		if status, _, report := invoke(t, append([]string{"migrate", "openstack", cluster}, args...)...); status != statusError || report == "" {
+		if status, _, report := invoke(t,
+			append([]string{"migrate", "openstack", cluster}, args...)...); status != statusError || report == "" {
 			t.Errorf("%v: %d %s", args, status, report)
 		}
 	}
@@ -301,7 +329,8 @@ func foreign(t *testing.T, kind, name, spec string) runtime.Object {
 	must(t, v1beta1.AddToScheme(scheme))
 	o, err := scheme.New(v1beta1.GroupVersion.WithKind(kind))
 	must(t, err)
-	if err := yaml.UnmarshalStrict([]byte("{apiVersion: metallb.io/v1beta1, kind: "+kind+", metadata: {name: "+name+", namespace: mlb, uid: u, annotations: {"+
+	if err := yaml.UnmarshalStrict([]byte("{apiVersion: metallb.io/v1beta1, kind: "+kind+", metadata: {name: "+name+
+		", namespace: mlb, uid: u, annotations: {"+
 		corev1.LastAppliedConfigAnnotation+": x}}, spec: {"+spec+"}}"), o); err != nil {
 		t.Fatal(err)
 	}
@@ -311,8 +340,12 @@ func foreign(t *testing.T, kind, name, spec string) runtime.Object {
 // served is a Service as MetalLB leaves it, with the class "" for none.
 func served(namespace, name, class string, addresses ...string) *corev1.Service {
 	o := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{"metallb.io/ip-allocated-from-pool": "lan"}},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1", "fd00::1"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, Annotations: map[string]string{"metallb.io/ip-allocated-from-pool": "lan"},
+		},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", ClusterIPs: []string{
+			"10.0.0.1", "fd00::1",
+		},
 			Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	if len(addresses) < 2 {
@@ -338,7 +371,8 @@ func fresh(services ...*corev1.Service) Snapshot {
 func reported(m Move) (out []string) {
 	for _, s := range m.Report.Steps {
 		if s.Name != "differences" && s.Name != "addresses" || s.Verdict != OK && s.Verdict != Note {
-			out = append(out, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", s.Name, s.Verdict, s.Text, strings.Join(s.Details, "; "))))
+			out = append(out,
+				strings.TrimSpace(fmt.Sprintf("%s %s %s %s", s.Name, s.Verdict, s.Text, strings.Join(s.Details, "; "))))
 		}
 	}
 	return out
@@ -362,20 +396,23 @@ func TestMetalLBObjects(t *testing.T) {
 		// want is the spec, "" if there is no object; report is the step about it.
 		want, report string
 	}{
-		{"IPAddressPool", "addresses: [192.0.2.0/28], autoAssign: false", "|  addresses:|  - 192.0.2.0/28|  autoAssign: false", ""},
+		{"IPAddressPool", "addresses: [192.0.2.0/28], autoAssign: false",
+			"|  addresses:|  - 192.0.2.0/28|  autoAssign: false", ""},
 		{"L2Advertisement", "interfaces: [eth0]", "|  interfaces:|  - eth0", ""},
 		{"BGPAdvertisement", "localPref: 7", "|  localPref: 7", ""},
 		{"Community", "communities: [{name: a, value: '1:2'}]", `|  communities:|  - name: a|    value: "1:2"`, ""},
 		{"BFDProfile", "echoMode: true, transmitInterval: 50", "|  transmitInterval: 50",
 			"BFDProfile one note without echoMode, which is not served: choose shorter intervals"},
 		{"BGPPeer", router, served, ""},
-		{"BGPPeer", "passwordSecret: {}, holdTime: 0s, " + router, "|  myASN: 64600|  passwordSecret: {}|  peerASN: 64512|  peerAddress: 192.0.2.9",
+		{"BGPPeer", "passwordSecret: {}, holdTime: 0s, " + router,
+			"|  myASN: 64600|  passwordSecret: {}|  peerASN: 64512|  peerAddress: 192.0.2.9",
 			"BGPPeer one note without holdTime 0s, with which a session would outlive a dead router: it is 90s"},
 		{"BGPPeer", "passwordSecret: {name: p, namespace: mlb}, " + router,
 			"|  myASN: 64600|  passwordSecret:|    name: p|  peerASN: 64512|  peerAddress: 192.0.2.9",
 			"BGPPeer one problem its password is in Secret p of namespace mlb, and is read in namespace holdfast-system"},
 		{"BGPPeer", "vrf: red, " + router, "",
-			"BGPPeer one problem left out, because sessions within a VRF are not served: use a router that the node reaches by its main routing table"},
+			"BGPPeer one problem left out, because sessions within a VRF are not served: use a router that the node reaches " +
+				"by its main routing table"},
 	} {
 		t.Run(tt.kind+" "+tt.spec, func(t *testing.T) {
 			m, got := fresh().MetalLB([]runtime.Object{foreign(t, tt.kind, "one", tt.spec)}, nil), ""
@@ -417,23 +454,32 @@ func TestMetalLBServices(t *testing.T) {
 	}{
 		{"none", fresh(), nil, nil},
 		{"both families", fresh(served("default", "web", "", "2001:db8::5", "192.0.2.1")), nil, nil},
-		{"an address of no pool", fresh(served("default", "web", "", "203.0.113.5")), nil, []string{"addresses problem 0 of 1 Services keep theirs " +
-			"default/web had 203.0.113.5: ForeignAddress: its status has 203.0.113.5, which no pool ever had: another load balancer wrote it. " +
-			lb.ForeignAddress.Remedy()}},
+		{"an address of no pool", fresh(served("default", "web", "", "203.0.113.5")),
+			nil, []string{"addresses problem 0 of 1 Services keep theirs " +
+				"default/web had 203.0.113.5: ForeignAddress: its status has 203.0.113.5, which no pool ever had: another load " +
+				"balancer wrote it. " +
+				lb.ForeignAddress.Remedy()}},
 		{"another load balancer, and a Service that is being deleted", fresh(elsewhere, leaving), nil, nil},
 		{"a class", fresh(served("default", "web", "mlb", "192.0.2.1"), elsewhere), nil, []string{
-			"class mlb note 1 Services have it and cannot change it: install Holdfast with --set loadBalancerClass=mlb,defaultLoadBalancer=false"}},
-		{"a class, and Holdfast is installed with another", installed(fresh(served("default", "web", "mlb", "192.0.2.1"))), nil, []string{
-			"addresses problem 0 of 1 Services keep theirs default/web had 192.0.2.1: NotServed: its class is not Holdfast's",
-			"class mlb note 1 Services have it and cannot change it: install Holdfast with --set loadBalancerClass=mlb,defaultLoadBalancer=false"}},
+			"class mlb note 1 Services have it and cannot change it: install Holdfast with --set " +
+				"loadBalancerClass=mlb,defaultLoadBalancer=false"}},
+		{"a class, and Holdfast is installed with another", installed(fresh(served("default", "web", "mlb", "192.0.2.1"))),
+			nil, []string{
+				"addresses problem 0 of 1 Services keep theirs default/web had 192.0.2.1: NotServed: its class is not Holdfast's",
+				"class mlb note 1 Services have it and cannot change it: install Holdfast with --set " +
+					"loadBalancerClass=mlb,defaultLoadBalancer=false"}},
 		{"shared across namespaces", fresh(shared("a", "x", 80), shared("b", "y", 81)), nil, []string{
-			"IPAddressPool lan note sharing.scope is Cluster, not Namespace, because Services of several namespaces share: b/y has 192.0.2.1 as a does"}},
+			"IPAddressPool lan note sharing.scope is Cluster, not Namespace, because Services of several namespaces share: " +
+				"b/y has 192.0.2.1 as a does"}},
 		{"shared within a namespace", fresh(shared("a", "x", 80), shared("a", "y", 81)), nil, nil},
-		{"shared, and clashing", fresh(shared("a", "x", 80), shared("a", "y", 80)), nil, []string{"addresses problem 1 of 2 Services keep theirs " +
-			"a/y had 192.0.2.1: Assigned: has 192.0.2.0 from pool \"lan\"; it cannot share 192.0.2.1, where Service a/x holds port TCP/80"}},
-		{"changed since", fresh(served("default", "web", "", "192.0.2.2")), []*corev1.Service{served("default", "web", "", "192.0.2.1"),
-			served("default", "gone", "", "192.0.2.3")}, []string{"addresses problem 0 of 1 Services keep theirs " +
-			"default/web had 192.0.2.1: Assigned: has 192.0.2.2 from pool \"lan\""}},
+		{"shared, and clashing", fresh(shared("a", "x", 80), shared("a", "y", 80)),
+			nil, []string{"addresses problem 1 of 2 Services keep theirs " +
+				"a/y had 192.0.2.1: Assigned: has 192.0.2.0 from pool \"lan\"; it cannot share 192.0.2.1, where Service a/x " +
+				"holds port TCP/80"}},
+		{"changed since",
+			fresh(served("default", "web", "", "192.0.2.2")), []*corev1.Service{served("default", "web", "", "192.0.2.1"),
+				served("default", "gone", "", "192.0.2.3")}, []string{"addresses problem 0 of 1 Services keep theirs " +
+				"default/web had 192.0.2.1: Assigned: has 192.0.2.2 from pool \"lan\""}},
 	} {
 		before := tt.before
 		if before == nil {

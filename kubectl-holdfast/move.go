@@ -181,14 +181,16 @@ func (s Snapshot) MetalLB(foreign []runtime.Object, before []*corev1.Service) Mo
 		Note,
 		"differences",
 		"",
-		"ports that no Service declares are closed; source ranges hold for pods and nodes, too; BGPPeers have graceful restart by default",
+		"ports that no Service declares are closed; source ranges hold for pods and nodes, too; BGPPeers have graceful "+
+			"restart by default",
 	)
 	return m.finish(before)
 }
 
 // ofMetalLB reports whether MetalLB serves a Service, or did, by the annotation of its controller.
 func ofMetalLB(o *corev1.Service) bool {
-	return o.Annotations["metallb.io/ip-allocated-from-pool"]+o.Annotations["metallb.universe.tf/ip-allocated-from-pool"] != ""
+	return o.Annotations["metallb.io/ip-allocated-from-pool"] != "" ||
+		o.Annotations["metallb.universe.tf/ip-allocated-from-pool"] != ""
 }
 
 // services takes MetalLB's class while Holdfast is not installed, and lets pools share across namespaces, as MetalLB's
@@ -296,7 +298,10 @@ func (s Snapshot) OpenStack(cloud Cloud, before []*corev1.Service) Move {
 			ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name},
 			Spec:       v1beta1.FloatingIPSpec{ServiceName: o.Name},
 		}
-		fip.Spec.ReclaimPolicy = map[bool]v1beta1.ReclaimPolicy{true: v1beta1.ReclaimRetain, false: v1beta1.ReclaimDelete}[one.KeepFloatingIP]
+		fip.Spec.ReclaimPolicy = v1beta1.ReclaimDelete
+		if one.KeepFloatingIP {
+			fip.Spec.ReclaimPolicy = v1beta1.ReclaimRetain
+		}
 		for _, a := range inUse(o) {
 			if p := cloud.pool(pools, one.Class, id, one.Internal); holders[a] > 0 {
 				p.Spec.Addresses = append(p.Spec.Addresses, a.String())

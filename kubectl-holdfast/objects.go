@@ -323,7 +323,9 @@ func (s Snapshot) services() Step {
 // unserved returns the reason why a Service is not served; "" if it is.
 func unserved(conditions []metav1.Condition) string {
 	why := "no speaker announces it"
-	for _, condition := range []string{v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP} {
+	for _, condition := range []string{
+		v1beta1.ConditionAddressAssigned, v1beta1.ConditionAnnouncedL2, v1beta1.ConditionAnnouncedBGP,
+	} {
 		step := conditionStep("", conditions, condition)
 		if step.Verdict == Problem {
 			return string(step.Reason)

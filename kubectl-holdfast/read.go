@@ -59,7 +59,8 @@ func (r *reader) read(ctx context.Context, holdfast, only string) (s Snapshot, e
 	var deployments []*appsv1.Deployment
 	for _, read := range []func(context.Context) error{
 		list(r, s.Unread, core, Services, only, all, &o.Services),
-		list(r, s.Unread, "/apis/discovery.k8s.io/v1", Slices, only, labelled("kubernetes.io/service-name"), &o.EndpointSlices),
+		list(r, s.Unread, "/apis/discovery.k8s.io/v1", Slices, only, labelled("kubernetes.io/service-name"),
+			&o.EndpointSlices),
 		list(r, s.Unread, core, Nodes, "", all, &o.Nodes),
 		list(r, s.Unread, core, "namespaces", "", all, &o.Namespaces),
 		list(r, s.Unread, own, Pools, "", all, &o.Pools),
@@ -76,7 +77,8 @@ func (r *reader) read(ctx context.Context, holdfast, only string) (s Snapshot, e
 		list(r, s.Unread, core, Pods, holdfast, labelled(parts+",app.kubernetes.io/component=controller"), &s.Controllers),
 		list(r, s.Unread, apps, Speakers, holdfast, labelled(parts), &daemonSets),
 		list(r, s.Unread, apps, Controller, holdfast, labelled(parts), &deployments),
-		list(r, s.Unread, "/apis/coordination.k8s.io/v1", Leases, holdfast, metav1.ListOptions{FieldSelector: "metadata.name=" + leaseName}, &s.Leases),
+		list(r, s.Unread, "/apis/coordination.k8s.io/v1", Leases, holdfast,
+			metav1.ListOptions{FieldSelector: "metadata.name=" + leaseName}, &s.Leases),
 	} {
 		if err := read(ctx); err != nil {
 			return s, err
@@ -113,7 +115,8 @@ func list[T any](
 				unread[resource] = "you have no right to list " + resource
 				return nil
 			case apierrors.IsNotFound(err):
-				unread[resource] = "this API server has no " + resource + " of this version: are the custom resource definitions installed?"
+				unread[resource] = "this API server has no " + resource +
+					" of this version: are the custom resource definitions installed?"
 				return nil
 			case err == nil:
 				err = json.Unmarshal(raw, &page)
@@ -132,8 +135,8 @@ func list[T any](
 // hide removes what a bug report must not have, and writes down what it lacks. Snapshots share objects with nothing.
 func (s *Snapshot) hide() {
 	s.LeftOut = []string{
-		"Secrets are not read; passwords in BGPPeers and the values of the daemons' environment are replaced; labels, annotations and " +
-			"fields of Services and Nodes are as they are",
+		"Secrets are not read; passwords in BGPPeers and the values of the daemons' environment are replaced; labels, " +
+			"annotations and fields of Services and Nodes are as they are",
 	}
 	if s.Controller != nil {
 		hideEnvironment(&s.Controller.ObjectMeta, &s.Controller.Spec.Template)

@@ -150,7 +150,8 @@ func (w *why) class() bool {
 	case spec.LoadBalancerClass == nil:
 		step.Text, step.Do = "it names no class, and "+serves+" only", again+", or install Holdfast as the default"
 	default:
-		step.Text, step.Do = "its class is "+*spec.LoadBalancerClass+", and "+serves+": another load balancer has to serve it", again+": the field cannot be changed"
+		step.Text, step.Do = "its class is "+*spec.LoadBalancerClass+", and "+serves+
+			": another load balancer has to serve it", again+": the field cannot be changed"
 	}
 	w.report.add(step)
 	return step.Verdict == OK
@@ -183,9 +184,11 @@ func (s Snapshot) controller(assigned bool) Step {
 
 func (w *why) address() {
 	step := conditionStep("address", w.object.Status.Conditions, v1beta1.ConditionAddressAssigned)
-	if step.Verdict == OK && step.Reason == lb.AddressKept {
+	a := cmp.Or(w.assignment, &ipam.Assignment{Message: "the controller has not decided about it"})
+	switch {
+	case step.Verdict == OK && step.Reason == lb.AddressKept:
 		step.Verdict = Note
-	} else if a := cmp.Or(w.assignment, &ipam.Assignment{Message: "the controller has not decided about it"}); step.Verdict == "" {
+	case step.Verdict == "":
 		step.Verdict, step.Reason, step.Text = Problem, a.Reason, a.Message
 		if len(a.Addresses) > 0 || a.Reason == "" {
 			step.Do = "wait some seconds; if nothing changes look at " + w.logs("controller")
@@ -223,11 +226,13 @@ func (s Snapshot) speakers() Step {
 		step.Details = append(step.Details, fmt.Sprintf("node %s: %s", node, waiting[node]))
 	}
 	do := fmt.Sprintf(
-		"kubectl -n %s describe pod -l app.kubernetes.io/name=holdfast,app.kubernetes.io/component=speaker, and the log of the pod",
+		"kubectl -n %s describe pod -l app.kubernetes.io/name=holdfast,app.kubernetes.io/component=speaker, and the log "+
+			"of the pod",
 		s.Namespace,
 	)
 	if s.Speakers == nil {
-		step.Verdict, step.Text = Problem, "namespace "+s.Namespace+" has no DaemonSet of speakers: no node announces anything"
+		step.Verdict, step.Text = Problem,
+			"namespace "+s.Namespace+" has no DaemonSet of speakers: no node announces anything"
 		step.Do = "install Holdfast, or name its namespace by --holdfast-namespace"
 	} else if st := s.Speakers.Status; st.NumberReady == 0 {
 		step.Verdict, step.Text, step.Do = Problem, "no speaker is ready: what the conditions say of announcements is old", do
@@ -256,7 +261,8 @@ func (w *why) proxy() {
 	if slices.Sort(nodes); len(nodes) > 0 {
 		step.Details = []string{"by its speaker, a proxy serves it on " + lb.SomeOf(nodes)}
 	} else if w.Unread[States] == "" && (step.Verdict == OK || step.Verdict == Note) {
-		step.Verdict, step.Do = Note, "no speaker reports a proxy that serves it: look at the pods of the Deployment of the proxies, and the logs of their agents"
+		step.Verdict, step.Do = Note, "no speaker reports a proxy that serves it: look at the pods of the Deployment of "+
+			"the proxies, and the logs of their agents"
 	}
 	w.report.add(step)
 }
@@ -326,7 +332,8 @@ func (w *why) unbar(protocol string, nodes map[lb.Reason][]string) string {
 			return !lb.MatchesAny(w.state.Services[0].NodeSelectors, w.state.Nodes[node].Labels)
 		}
 		if len(w.state.Services[0].NodeSelectors) > 0 && slices.ContainsFunc(nodes[best], isUnmatched) {
-			remedy = "correct the node selector of the Service (" + config.AnnotationNodeSelector + "), or label a node as it asks"
+			remedy = "correct the node selector of the Service (" + config.AnnotationNodeSelector +
+				"), or label a node as it asks"
 		}
 	}
 	return fmt.Sprintf("for node %s (%s): %s", lb.SomeOf(nodes[best]), best, remedy)
@@ -357,7 +364,8 @@ func (w *why) announcements() {
 			Text:    "nothing is known of it: advertisements could not be read",
 		}
 		if len(w.state.Services) > 0 {
-			l2.Verdict, l2.Reason, l2.Text = Problem, lb.NoAdvertisement, "no L2Advertisement or BGPAdvertisement selects its pool and it"
+			l2.Verdict, l2.Reason, l2.Text = Problem, lb.NoAdvertisement,
+				"no L2Advertisement or BGPAdvertisement selects its pool and it"
 		}
 	}
 	// The owner says so in its condition; it announces all the same, as a router may have a route to the link.
@@ -502,7 +510,8 @@ func (w *why) page(pod *corev1.Pod) Step {
 		}
 	}
 	step.Text += fmt.Sprintf(
-		"filter on: %t, in force: %t; head start in force: %t; kube-proxy: %s; endpoints here wait for it, by its health port: %t",
+		"filter on: %t, in force: %t; head start in force: %t; kube-proxy: %s; endpoints here wait for it, by its health "+
+			"port: %t",
 		on,
 		enforced,
 		page.HeadStart,
@@ -545,7 +554,8 @@ func (w *why) endpoints() {
 			step.Text += "; externalTrafficPolicy is Local, so that no other node announces"
 		}
 	case len(w.object.Spec.Selector) == 0:
-		step.Text, step.Do = "there are none, and the Service has no selector: something else must write its EndpointSlices", "write an EndpointSlice"
+		step.Text, step.Do = "there are none, and the Service has no selector: something else must write its EndpointSlices",
+			"write an EndpointSlice"
 	default:
 		step.Text = "there are none: no pod has the labels of spec.selector"
 		step.Do = "correct spec.selector, or start pods with the labels " + labels.FormatLabels(w.object.Spec.Selector)
