@@ -226,6 +226,6 @@ func (h *history) violation(rule Rule, address netip.Addr, s span, detail string
 	return Violation{Rule: rule, Address: address, From: s.from, To: s.to, Detail: detail, Faults: h.during(s)}
 }
 
-func (p phase) describe() string {
+func (p faultPhase) describe() string {
 	return fmt.Sprintf("#%d %s, %s to %s", p.index, p.Fault, round(p.begins), round(p.ready))
 }

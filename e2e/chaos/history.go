@@ -20,7 +20,7 @@ type history struct {
 	fetches  map[netip.Addr][]Entry
 	services map[string][]Entry
 	// phases has the phase of each fault, by its index.
-	phases []phase
+	phases []faultPhase
 }
 
 // target is an address that a listener asks for.
@@ -29,8 +29,8 @@ type target struct {
 	by, service string
 }
 
-// phase is when a fault happened. A mark that the record lacks is at the end of the run.
-type phase struct {
+// faultPhase is when a fault happened. A mark that the record lacks is at the end of the run.
+type faultPhase struct {
 	Fault
 	index                        int
 	begins, began, ended, ready  time.Duration
@@ -59,7 +59,7 @@ func newHistory(s Schedule, r Record) *history {
 	}
 	for i, f := range s.Faults {
 		to := h.all.to
-		h.phases = append(h.phases, phase{Fault: f, index: i, begins: to, began: to, ended: to, ready: to})
+		h.phases = append(h.phases, faultPhase{Fault: f, index: i, begins: to, began: to, ended: to, ready: to})
 	}
 	for _, e := range sorted {
 		if e.At < 0 || e.At > h.all.to {
@@ -84,7 +84,7 @@ func newHistory(s Schedule, r Record) *history {
 	return h
 }
 
-func (p *phase) mark(e Entry) {
+func (p *faultPhase) mark(e Entry) {
 	switch e.What {
 	case Begins:
 		p.begins = e.At

@@ -17,7 +17,7 @@
 //	  └kick► Run: ports, schedule of announcements, multicast groups
 //
 // Readers of ARP and Neighbor Discovery take no lock: the table and each port's link are snapshots behind
-// atomic pointers. Everything else belongs to the goroutine of Run, whose state is the keeper.
+// atomic pointers. Everything else belongs to the goroutine of Run, whose state is the portKeeper.
 //
 // # Life of an address
 //

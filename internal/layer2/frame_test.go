@@ -470,7 +470,7 @@ func TestFilterFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan, random := newFakeLAN(eth0), rand.New(rand.NewPCG(1, 2))
 		r := lan.responder()
-		k := newKeeper(r)
+		k := newPortKeeper(r)
 		defer k.close()
 		var d Desired
 		passes := func(a netip.Addr) bool {

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// keeper keeps ports with their schedules, and groups, consistent with the table and the links.
+// portKeeper keeps ports with their schedules, and groups, consistent with the table and the links.
 // It belongs to the goroutine of Run.
-type keeper struct {
+type portKeeper struct {
 	r     *Responder
 	ports map[int]*linkPort
 	// retryTimes are the earliest times to reopen the links whose port failed, by link index.
@@ -39,8 +39,8 @@ type filters struct {
 	covers [protocolCount]addressCover
 }
 
-func newKeeper(r *Responder) *keeper {
-	return &keeper{
+func newPortKeeper(r *Responder) *portKeeper {
+	return &portKeeper{
 		r:           r,
 		ports:       make(map[int]*linkPort),
 		retryTimes:  make(map[int]time.Time),
@@ -52,7 +52,7 @@ func newKeeper(r *Responder) *keeper {
 }
 
 // sync reads table and links, and adapts ports, filters, schedules and groups.
-func (k *keeper) sync() {
+func (k *portKeeper) sync() {
 	t := k.r.table.Load()
 	links := k.r.config.Links()
 	wanted := k.wantedLinks(t, links)
@@ -90,7 +90,7 @@ func (k *keeper) sync() {
 // wantedLinks returns the links that need a port, by index: all usable links, so that the other nodes know that a node
 // cannot announce on a link before it has to; and named links that can announce. A link that refused stays wanted:
 // otherwise the node would lose its addresses for the refusal, forget it, win them back and fail again.
-func (k *keeper) wantedLinks(t *addressTable, links []lb.Interface) map[int]lb.Interface {
+func (k *portKeeper) wantedLinks(t *addressTable, links []lb.Interface) map[int]lb.Interface {
 	wanted := make(map[int]lb.Interface)
 	for _, l := range links {
 		hasRefused := k.openErrors[l.Index] != ""
@@ -106,7 +106,7 @@ func (k *keeper) wantedLinks(t *addressTable, links []lb.Interface) map[int]lb.I
 }
 
 // dropPorts closes failed ports and ports of links that are no longer needed.
-func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
+func (k *portKeeper) dropPorts(wanted map[int]lb.Interface) {
 	for index, p := range k.ports {
 		_, isWanted := wanted[index]
 		if isWanted && !p.hasFailed.Load() {
@@ -132,7 +132,7 @@ func (k *keeper) dropPorts(wanted map[int]lb.Interface) {
 }
 
 // refresh adopts changes of a link in use.
-func (k *keeper) refresh(p *linkPort, l lb.Interface) {
+func (k *portKeeper) refresh(p *linkPort, l lb.Interface) {
 	old := p.link.Load()
 	if reflect.DeepEqual(old.Interface, l) {
 		return
@@ -161,7 +161,7 @@ func (k *keeper) refresh(p *linkPort, l lb.Interface) {
 }
 
 // open opens a port for a link, unless its retry time is still to come.
-func (k *keeper) open(l lb.Interface) {
+func (k *portKeeper) open(l lb.Interface) {
 	retryAt, isRetry := k.retryTimes[l.Index]
 	if isRetry && k.r.system.clock().Before(retryAt) {
 		return
@@ -191,7 +191,7 @@ func (k *keeper) open(l lb.Interface) {
 
 // needsFilters reports whether the kernel's filters must be set for a table: at once if they do not pass frames about
 // all of its addresses or ports have changed, else not more often than every checkInterval.
-func (k *keeper) needsFilters(t *addressTable, at time.Time) bool {
+func (k *portKeeper) needsFilters(t *addressTable, at time.Time) bool {
 	if k.applied == nil {
 		return true
 	}
@@ -217,7 +217,7 @@ func (f *filters) cover(t *addressTable) bool {
 }
 
 // setFilters sets the kernel's filters for the addresses of all nodes, before any of them is announced.
-func (k *keeper) setFilters(t *addressTable, at time.Time) {
+func (k *portKeeper) setFilters(t *addressTable, at time.Time) {
 	k.filters = filters{table: t, setAt: at, covers: coversOf(t.desired.Owners.Keys(), t.entries.Keys())}
 	for i, proto := range k.r.protocols {
 		program := proto.filter(k.filters.covers[i])
@@ -233,7 +233,7 @@ func (k *keeper) setFilters(t *addressTable, at time.Time) {
 
 // updateSchedules updates schedules and groups from a table: for all addresses after a change of ports, else for the
 // addresses that changed.
-func (k *keeper) updateSchedules(t *addressTable) {
+func (k *portKeeper) updateSchedules(t *addressTable) {
 	before := k.applied
 	hasNewPorts := before == nil
 	if hasNewPorts {
@@ -262,7 +262,7 @@ func (k *keeper) updateSchedules(t *addressTable) {
 }
 
 // removeUnset removes the addresses from the schedules that a table does not have.
-func (k *keeper) removeUnset(t *addressTable) {
+func (k *portKeeper) removeUnset(t *addressTable) {
 	for _, p := range k.ports {
 		for it := range p.schedule.items {
 			if !t.entries.Has(it.addr) {
@@ -277,7 +277,7 @@ const maxOthers = 64
 
 // memberships returns the groups of the IPv6 addresses on their links, and of addresses of other nodes on all links:
 // without these a card or a switch passes no question for them.
-func (k *keeper) memberships(t *addressTable) map[groupMembership]bool {
+func (k *portKeeper) memberships(t *addressTable) map[groupMembership]bool {
 	groups := make(map[groupMembership]bool)
 	join := func(addr netip.Addr, index int) { groups[groupMembership{index, solicitedNode(addr).addr}] = true }
 	for index, p := range k.ports {
@@ -308,7 +308,7 @@ func (k *keeper) memberships(t *addressTable) map[groupMembership]bool {
 }
 
 // reschedule updates the schedules for one address of a table.
-func (k *keeper) reschedule(t *addressTable, addr netip.Addr, at time.Time) {
+func (k *portKeeper) reschedule(t *addressTable, addr netip.Addr, at time.Time) {
 	hasLink := false
 	for _, p := range k.ports {
 		l := p.link.Load()
@@ -328,7 +328,7 @@ func (k *keeper) reschedule(t *addressTable, addr netip.Addr, at time.Time) {
 	}
 }
 
-func (k *keeper) close() {
+func (k *portKeeper) close() {
 	for _, p := range k.ports {
 		p.close()
 	}

@@ -51,37 +51,9 @@ func parseND(frame []byte, own lb.MAC) (message, frameResult) {
 		return message{}, result
 	}
 
-	if len(p) < ipv6.HeaderLen {
-		return message{}, badLength
-	}
-
-	if p[0]>>4 != 6 {
-		return message{}, badFormat
-	}
-
-	if p[6] != unix.IPPROTO_ICMPV6 {
-		return message{}, notRequest
-	}
-
-	// Ethernet's padding follows the payload.
-	length := int(binary.BigEndian.Uint16(p[4:]))
-	if length == 0 || length > len(p)-ipv6.HeaderLen {
-		return message{}, badLength
-	}
-
-	icmp := p[ipv6.HeaderLen : ipv6.HeaderLen+length]
-	kind := ipv6.ICMPType(icmp[0])
-	switch {
-	case kind != ipv6.ICMPTypeNeighborSolicitation && kind != ipv6.ICMPTypeNeighborAdvertisement:
-		return message{}, notRequest
-	case len(icmp) < discoveryLen:
-		return message{}, badLength
-	case p[7] != hopLimit:
-		return message{}, badHopLimit
-	case icmp[1] != 0:
-		return message{}, badFormat
-	case checksum(p[8:ipv6.HeaderLen], icmp) != 0:
-		return message{}, badChecksum
+	icmp, result := discoveryMessage(p)
+	if result != answered {
+		return message{}, result
 	}
 
 	m := message{
@@ -100,7 +72,7 @@ func parseND(frame []byte, own lb.MAC) (message, frameResult) {
 	}
 
 	destination := netip.AddrFrom16([16]byte(p[24:40]))
-	if kind == ipv6.ICMPTypeNeighborAdvertisement {
+	if ipv6.ICMPType(icmp[0]) == ipv6.ICMPTypeNeighborAdvertisement {
 		m.claimed = target
 		m.isReply = icmp[offFlags]&flagSolicited != 0
 		return m, m.advertised(destination, icmp)
@@ -112,6 +84,45 @@ func parseND(frame []byte, own lb.MAC) (message, frameResult) {
 	}
 
 	return m, m.solicited(destination, icmp[discoveryLen:])
+}
+
+// discoveryMessage returns the Neighbor Solicitation or Advertisement in an IPv6 packet. The result of a valid message is
+// answered.
+func discoveryMessage(packet []byte) ([]byte, frameResult) {
+	if len(packet) < ipv6.HeaderLen {
+		return nil, badLength
+	}
+
+	if packet[0]>>4 != 6 {
+		return nil, badFormat
+	}
+
+	if packet[6] != unix.IPPROTO_ICMPV6 {
+		return nil, notRequest
+	}
+
+	// Ethernet's padding follows the payload.
+	length := int(binary.BigEndian.Uint16(packet[4:]))
+	if length == 0 || length > len(packet)-ipv6.HeaderLen {
+		return nil, badLength
+	}
+
+	icmp := packet[ipv6.HeaderLen : ipv6.HeaderLen+length]
+	kind := ipv6.ICMPType(icmp[0])
+	switch {
+	case kind != ipv6.ICMPTypeNeighborSolicitation && kind != ipv6.ICMPTypeNeighborAdvertisement:
+		return nil, notRequest
+	case len(icmp) < discoveryLen:
+		return nil, badLength
+	case packet[7] != hopLimit:
+		return nil, badHopLimit
+	case icmp[1] != 0:
+		return nil, badFormat
+	case checksum(packet[8:ipv6.HeaderLen], icmp) != 0:
+		return nil, badChecksum
+	}
+
+	return icmp, answered
 }
 
 // solicited takes the asker's MAC from its Source Link-Layer Address option.

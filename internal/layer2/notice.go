@@ -114,7 +114,7 @@ func (r *Responder) notify(n notice) {
 }
 
 // handleNotice acts on a reader's notice.
-func (k *keeper) handleNotice(n notice) {
+func (k *portKeeper) handleNotice(n notice) {
 	t := k.r.table.Load()
 	e := t.entries.Of(n.addr)
 	if e == nil {
@@ -151,7 +151,7 @@ func (k *keeper) handleNotice(n notice) {
 }
 
 // loseOnLink leaves an address to the machine of a notice, on its link.
-func (k *keeper) loseOnLink(e *tableEntry, n notice, at time.Time) {
+func (k *portKeeper) loseOnLink(e *tableEntry, n notice, at time.Time) {
 	k.recordConflict(e, n, conflicting, at)
 	k.reschedule(k.r.table.Load(), n.addr, at)
 }
@@ -159,7 +159,7 @@ func (k *keeper) loseOnLink(e *tableEntry, n notice, at time.Time) {
 // handleRivalClaim handles a claim of an owned address. A machine that answers shortly after the probes had the address
 // first, and keeps it. A claim to all machines is no answer, or one packet would take an address. But an answer to
 // duplicate address detection looks the same (RFC 4861 section 7.2.4), so an early claim is checked at once.
-func (k *keeper) handleRivalClaim(p *linkPort, e *tableEntry, n notice, at time.Time) {
+func (k *portKeeper) handleRivalClaim(p *linkPort, e *tableEntry, n notice, at time.Time) {
 	checkAt := at.Add(duplicateCheckInterval)
 	if p.schedule.isRecentlyProbed(n.addr, at) {
 		if n.isAnswer && !n.isSpeaker {
@@ -176,7 +176,7 @@ func (k *keeper) handleRivalClaim(p *linkPort, e *tableEntry, n notice, at time.
 }
 
 // portsOf returns the port of a link, if there is one.
-func (k *keeper) portsOf(linkName string) (out []*linkPort) {
+func (k *portKeeper) portsOf(linkName string) (out []*linkPort) {
 	for _, p := range k.ports {
 		if p.link.Load().Name == linkName {
 			out = append(out, p)
@@ -187,7 +187,7 @@ func (k *keeper) portsOf(linkName string) (out []*linkPort) {
 
 // recordConflict records which machine claims an address on a link, and logs a new one. Machines that
 // take turns, or one machine that changes its MAC with each frame, do not count as new each time.
-func (k *keeper) recordConflict(e *tableEntry, n notice, p phase, at time.Time) {
+func (k *portKeeper) recordConflict(e *tableEntry, n notice, p phase, at time.Time) {
 	c, isKnown := e.conflict(n.link)
 	if !isKnown {
 		c.Since = at
@@ -213,7 +213,7 @@ func (k *keeper) recordConflict(e *tableEntry, n notice, p phase, at time.Time) 
 }
 
 // expireConflicts removes conflicts of owned addresses that are over. Other conflicts end with a probe.
-func (k *keeper) expireConflicts(at time.Time) {
+func (k *portKeeper) expireConflicts(at time.Time) {
 	for addr, s := range k.conflicts {
 		e := k.r.table.Load().entries.Of(addr)
 		if e == nil || e.status != s {

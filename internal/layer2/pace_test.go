@@ -227,7 +227,7 @@ func TestLateWakeUp(t *testing.T) {
 		if !r.Announcing() {
 			t.Error("nothing is to be announced, says it before it begins")
 		}
-		k := newKeeper(r)
+		k := newPortKeeper(r)
 		defer k.close()
 		k.sync()
 		var before uint64

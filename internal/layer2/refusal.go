@@ -23,7 +23,7 @@ func (r *Responder) Refused() []lb.Refusal {
 }
 
 // recordOpening records the result of opening a link's sockets, and logs a new error.
-func (k *keeper) recordOpening(l lb.Interface, err error) {
+func (k *portKeeper) recordOpening(l lb.Interface, err error) {
 	if err == nil {
 		delete(k.openErrors, l.Index)
 		return
@@ -36,7 +36,7 @@ func (k *keeper) recordOpening(l lb.Interface, err error) {
 }
 
 // publishRefusals publishes the refused links among the node's links. It forgets errors of other links.
-func (k *keeper) publishRefusals(links []lb.Interface) {
+func (k *portKeeper) publishRefusals(links []lb.Interface) {
 	var refused []refusedLink
 	openErrors := make(map[int]string)
 	for _, l := range links {

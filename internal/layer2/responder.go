@@ -186,7 +186,7 @@ func (r *Responder) Run(ctx context.Context) error {
 
 // loop owns the ports and their schedules.
 func (r *Responder) loop(ctx context.Context) {
-	k := newKeeper(r)
+	k := newPortKeeper(r)
 	defer k.close()
 	check := time.NewTicker(checkInterval)
 	defer check.Stop()

@@ -67,7 +67,7 @@ func TestNoLinkYet(t *testing.T) {
 		r := lan.responder()
 		calls := 0
 		r.config.Changed = func() { calls++ }
-		k := newKeeper(r)
+		k := newPortKeeper(r)
 		r.Set(tt.before)
 		k.sync()
 		calls = 0

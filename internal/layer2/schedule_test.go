@@ -409,7 +409,7 @@ func TestRepeatedTogether(t *testing.T) {
 func TestRemovedBeforeSync(t *testing.T) {
 	lan := newFakeLAN(eth0)
 	r := lan.responder()
-	k := newKeeper(r)
+	k := newPortKeeper(r)
 	defer k.close()
 	r.Set(Desired{Announcements: announcing(ourAnnouncements)})
 	k.sync()

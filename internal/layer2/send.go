@@ -11,7 +11,7 @@ import (
 const lapseInterval = 5 * time.Millisecond
 
 // sendDue does the due tasks, a few on each link at a time, and returns how long to pause.
-func (k *keeper) sendDue() time.Duration {
+func (k *portKeeper) sendDue() time.Duration {
 	at := k.r.system.clock()
 	if !k.r.lapses.isValid() && len(k.ports) > 0 {
 		return lapseInterval
@@ -39,7 +39,7 @@ func (k *keeper) sendDue() time.Duration {
 // sendDueOn does the due tasks of a link, and reports whether an address became owned. A task that the link does not
 // take keeps its place; no other link waits for it. A late wake-up makes up for what it missed, up to paceSlack: on a
 // busy node each may be some milliseconds late, and a burst has many.
-func (k *keeper) sendDueOn(p *linkPort, at time.Time) (hasNewOwned bool) {
+func (k *portKeeper) sendDueOn(p *linkPort, at time.Time) (hasNewOwned bool) {
 	if at.Sub(p.resumeAt) > paceSlack {
 		p.resumeAt = at
 	}
@@ -70,7 +70,7 @@ func (k *keeper) sendDueOn(p *linkPort, at time.Time) (hasNewOwned bool) {
 }
 
 // sendNext sends the next frame of an item, and reports whether the link took it.
-func (k *keeper) sendNext(p *linkPort, it *item, at time.Time) bool {
+func (k *portKeeper) sendNext(p *linkPort, it *item, at time.Time) bool {
 	to, frames := p.nextRecipient(it, at)
 	if !k.sendStep(p, it, to) {
 		return false
@@ -98,7 +98,7 @@ func (k *keeper) sendNext(p *linkPort, it *item, at time.Time) bool {
 }
 
 // markAnnounced notes that an address is announced, once all neighbours on every link got its first announcement.
-func (k *keeper) markAnnounced(it *item) {
+func (k *portKeeper) markAnnounced(it *item) {
 	if it.purpose != steps || it.phase != owned || it.status.isAnnounced.Load() {
 		return
 	}
@@ -138,7 +138,7 @@ func (p *linkPort) nextRecipient(it *item, at time.Time) (to *machine, frames in
 }
 
 // sendStep sends the frame of an item's present step, and reports whether the link took it.
-func (k *keeper) sendStep(p *linkPort, it *item, to *machine) bool {
+func (k *portKeeper) sendStep(p *linkPort, it *item, to *machine) bool {
 	switch {
 	case it.status.phaseOn(p.link.Load().Name) != it.phase:
 		return true // the phase has ended meanwhile
@@ -159,7 +159,7 @@ func (k *keeper) sendStep(p *linkPort, it *item, to *machine) bool {
 }
 
 // endPhase ends a phase on a link, and reports whether this node owns the address there since.
-func (k *keeper) endPhase(p *linkPort, it *item, at time.Time) (isOwned bool) {
+func (k *portKeeper) endPhase(p *linkPort, it *item, at time.Time) (isOwned bool) {
 	linkName := p.link.Load().Name
 	switch it.phase {
 	case probing:
@@ -189,7 +189,7 @@ func (k *keeper) endPhase(p *linkPort, it *item, at time.Time) (isOwned bool) {
 }
 
 // announcing reports whether owned addresses are still to be announced for the first time.
-func (k *keeper) announcing() bool {
+func (k *portKeeper) announcing() bool {
 	for _, p := range k.ports {
 		if len(p.schedule.queues[firstLane]) > 0 {
 			return true

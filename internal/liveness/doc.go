@@ -17,8 +17,8 @@
 //   - Speakers write to the API server at once which nodes they miss, so that no node announces what cannot be served,
 //     and partitions are found. Each speaker writes the nodes whose kernels are silent too. The first three speakers by
 //     name also write the nodes of which only the speaker fell silent, and repeat it, often while that is recent. A
-//     side with half of the speakers or fewer reads these votes. If other nodes go on writing, miss this side, and are more,
-//     it yields to them and to all nodes that they do not miss. A vote counts for 5 s, so that a side that dies
+//     side with half of the speakers or fewer reads these votes. If other nodes go on writing, miss this side, and are
+//     more, it yields to them and to all nodes that they do not miss. A vote counts for 5 s, so that a side that dies
 //     afterwards is replaced. Until there was time to read votes, no node counts on a node whose kernel answers while
 //     its speaker fell silent without a goodbye: otherwise this side would take over from a side that runs.
 //   - A goodbye: a node whose speaker left still forwards for some minutes.

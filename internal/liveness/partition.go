@@ -25,10 +25,10 @@ type Vote struct {
 // voteLifetime is how long a vote counts. The voter repeats it more often.
 const voteLifetime = 5 * time.Second
 
-// votes are the votes of nodes that are not heard, by voter. They are pure: times are arguments. Without them both
+// votesByNode are the votes of nodes that are not heard, by voter. They are pure: times are arguments. Without them both
 // sides of a partition would announce for as long as it lasts, even if each can read that the other runs. A node whose
 // port alone is blocked would take the addresses of all other nodes.
-type votes map[string]datedVote
+type votesByNode map[string]datedVote
 
 // datedVote is the last vote of a node.
 type datedVote struct {
@@ -40,7 +40,7 @@ type datedVote struct {
 }
 
 // add records a vote. Only a voter that is alive writes a second one.
-func (v votes) add(at time.Time, node string, vote Vote) {
+func (v votesByNode) add(at time.Time, node string, vote Vote) {
 	before, isKnown := v[node]
 	next := datedVote{Vote: vote, node: node, seenAt: before.seenAt}
 	if isKnown && before.Written != vote.Written {
@@ -92,7 +92,7 @@ type side struct {
 // This side yields to no node in all cases where the others may be dead. YieldsTo has all nodes of the sides that
 // precede, by their votes: few nodes repeat these, and an address may depend on another node of such a side.
 // This side does not leave a node to them that they cannot reach either.
-func (v votes) partition(at time.Time, here side) (out lb.Partition) {
+func (v votesByNode) partition(at time.Time, here side) (out lb.Partition) {
 	var preceding []datedVote
 	for _, node := range here.missed {
 		vote := v[node]

@@ -47,7 +47,7 @@ func newProber(c Config) *prober {
 		slots:  make(chan struct{}, maxAsking),
 		reach:  reachability{node: c.Node.Name, missed: peerHealth{}, others: peerHealth{}},
 		asking: map[string]bool{},
-		reader: voteReader{votes: votes{}},
+		reader: voteReader{votes: votesByNode{}},
 	}
 }
 

@@ -82,7 +82,7 @@ func TestBlocked(t *testing.T) {
 			writtenAt := start.Add(-time.Minute)
 			heard := peerHealth{}
 			vote := Vote{Written: "before", Alive: 4}
-			w, here := votes{}, peerHealth{}
+			w, here := votesByNode{}, peerHealth{}
 			yields := time.Duration(-1)
 			for elapsed := time.Duration(0); yields < 0; elapsed += step {
 				at := start.Add(elapsed)

@@ -26,7 +26,7 @@ var ErrAway = errors.New("the API server does not answer")
 
 // voteReader has the votes of other sides of a partition, and how they are read.
 type voteReader struct {
-	votes votes
+	votes votesByNode
 	// partition is the published result of the votes.
 	partition lb.Partition
 	// isReading reports whether votes are being read, and dueAt is when they are to be read next.
@@ -41,7 +41,7 @@ type voteReader struct {
 func (p *prober) readVotes(ctx context.Context, at time.Time) {
 	v := &p.reader
 	if !p.reach.isCutOff() {
-		v.votes = votes{}
+		v.votes = votesByNode{}
 		v.apiAnswers = false
 		return
 	}

@@ -106,7 +106,7 @@ func partitioned(t *testing.T, all []string, sideOf []int, serving, self int, ke
 		}
 		return r
 	}
-	here, heard := of(self), votes{}
+	here, heard := of(self), votesByNode{}
 	for i, node := range all {
 		if here.view.Alive[node] || !here.isCutOff() {
 			continue
@@ -150,7 +150,7 @@ func listed(nodes []SilentNode) (out []string) {
 
 // results returns the partition as a node sees it after votes "VOTER ALIVE MISSED..." that came one second apart.
 func results(self, ours, missed string, after time.Duration, heard ...string) lb.Partition {
-	w, at := votes{}, time.Unix(1000, 0)
+	w, at := votesByNode{}, time.Unix(1000, 0)
 	for i, text := range heard {
 		if i > 0 {
 			at = at.Add(time.Second)
@@ -204,7 +204,7 @@ func TestYield(t *testing.T) {
 func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
-		w := votes{}
+		w := votesByNode{}
 		w.add(start, "a", Vote{Written: "1", Alive: 3})
 		w.add(nstest.SetClock(start.Add(time.Second), by), "a", Vote{Written: "2", Alive: 2, Misses: []string{"c"}})
 		for after, want := range map[time.Duration]string{
@@ -240,7 +240,7 @@ func TestOneSideYields(t *testing.T) {
 					}
 					yields := [2]int{}
 					for i, mine := range sides {
-						w, them := votes{}, slices.Sorted(maps.Keys(sides[1-i]))
+						w, them := votesByNode{}, slices.Sorted(maps.Keys(sides[1-i]))
 						for _, vote := range []Vote{
 							{Written: "1", Alive: n},
 							{Written: "2", Alive: len(them), Misses: slices.Collect(maps.Keys(mine)), LinkFails: fails[1-i]},

@@ -267,7 +267,7 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	c.TCPTimeout = time.Second
 	// A node that comes back with another address (a new NIC) may take its name over at once.
 	c.DeadNodeReclaimTime = time.Second
-	c.Events = events{m}
+	c.Events = memberEvents{m}
 	c.Delegate = delegate{m}
 	// A failed probe of a dead node is ordinary work, each packet of a stranger is a line, and events logs joins and
 	// leaves.
@@ -275,17 +275,17 @@ func (m *Members) memberlistConfig() *memberlist.Config {
 	return c
 }
 
-// events turns memberlist's notifications into kicks and log lines.
-type events struct{ m *Members }
+// memberEvents turns memberlist's notifications into kicks and log lines.
+type memberEvents struct{ m *Members }
 
 // NotifyJoin implements memberlist.EventDelegate.
-func (e events) NotifyJoin(n *memberlist.Node) {
+func (e memberEvents) NotifyJoin(n *memberlist.Node) {
 	e.m.config.Log.Debug("gossip: member joined", "member", n.Name, "address", n.Addr)
 	e.NotifyUpdate(n)
 }
 
 // NotifyLeave implements memberlist.EventDelegate.
-func (e events) NotifyLeave(n *memberlist.Node) {
+func (e memberEvents) NotifyLeave(n *memberlist.Node) {
 	e.m.config.Log.Debug("gossip: member left", "member", n.Name, "address", n.Addr)
 	e.m.mu.Lock()
 	delete(e.m.addresses, n.Name)
@@ -296,7 +296,7 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 }
 
 // NotifyUpdate implements memberlist.EventDelegate.
-func (e events) NotifyUpdate(n *memberlist.Node) {
+func (e memberEvents) NotifyUpdate(n *memberlist.Node) {
 	e.m.recordMember(n)
 	e.m.setPeers()
 	e.m.config.Changed()

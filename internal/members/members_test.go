@@ -409,7 +409,7 @@ func TestForgetUnknown(t *testing.T) {
 	}{
 		{"it lives, and no speaker is known yet", func() { m.recordMember(b) }, time.Hour, false},
 		{"it lives on", func() {}, time.Hour, false},
-		{"it dies", func() { m.SetSpeakers(both); events{m}.NotifyLeave(b) }, time.Hour, false},
+		{"it dies", func() { m.SetSpeakers(both); memberEvents{m}.NotifyLeave(b) }, time.Hour, false},
 		{"it is dead for long", func() {}, time.Hour, false},
 		{"its pod is gone for less than the time", func() { m.SetSpeakers(none) }, metadataLifetime - 1, false},
 		{"there is a new one", func() { m.SetSpeakers(both) }, time.Hour, false},
