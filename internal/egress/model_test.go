@@ -91,7 +91,7 @@ func TestInsidePrefixes(t *testing.T) {
 		"10.0.0.0/8": "10.255.255.255", "192.0.2.4/32": "192.0.2.4", "192.0.2.4/31": "192.0.2.5", "0.0.0.0/0": "255.255.255.255",
 		"fd00::/16": "fd00:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
 	} {
-		if got := lastOf(prefix(p)); got != addr(want) {
+		if got := lb.LastOf(prefix(p)); got != addr(want) {
 			t.Errorf("%s ends with %s", p, got)
 		}
 	}
