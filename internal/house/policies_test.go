@@ -162,6 +162,7 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 		{"the record of the addresses", aService, condition("holdfast.dev/AddressRecord", "True", "Recorded"), ""},
 		{"that proxies serve it", aService, condition("holdfast.dev/Proxied", "True", "Proxied"), ""},
 		{"the record of settings", aService, condition("holdfast.dev/ProxyRecord", "True", "Accepted"), ""},
+		{"that pods send from its addresses", aService, condition("holdfast.dev/Egress", "True", "EgressActive"), ""},
 		{"own annotations", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org",` +
 			`"loadbalancer.openstack.org/load-balancer-id":"x"}}}`, ""},
 		{"own finalizers", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`,
