@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -364,6 +365,13 @@ func TestFull(t *testing.T) {
 			w.translated(n, p.dial(t, "tcp", to, echoPort))
 			p.Output("ping", "-c", "1", "-W", "2", to)
 		}
+
+		changed := lb.NewSignal()
+		next := New(Config{Log: testLog(t), Links: func() []lb.Interface { return w.links(n) }, Changed: changed.Kick})
+		next.Set(w.desired(n))
+		nstest.Running(t, next.Run)
+		nstest.Until(t, patient, "the next process reports it", func() bool { return slices.Equal(next.Exhausted(), got) })
+		<-changed
 	})
 }
 
