@@ -66,7 +66,7 @@ func (o *outgoing) lacks(isFiltered bool) map[lb.Family]string {
 }
 
 // set makes the kernel translate what the plan wants.
-func (o *outgoing) set(e lb.Egress, nodes map[string]lb.Node, speakers map[lb.MAC]bool) error {
+func (o *outgoing) set(e lb.Egress, s lb.State, speakers map[lb.MAC]bool) error {
 	o.sources = e.Sources
 	if o.bypassed {
 		return o.Remove()
@@ -78,16 +78,21 @@ func (o *outgoing) set(e lb.Egress, nodes map[string]lb.Node, speakers map[lb.MA
 	d := egress.Desired{Egress: e, Speakers: speakers}
 	if len(e.Sources) > 0 {
 		d.Inside = slices.Concat(e.Inside, o.exceptions)
-		d.Nodes = addressesOf(nodes)
+		d.Nodes = addressesOf(s)
 	}
 	o.Set(d)
 	return nil
 }
 
-// addressesOf returns the addresses of nodes, in order.
-func addressesOf(nodes map[string]lb.Node) (out []netip.Addr) {
-	for _, n := range nodes {
+// addressesOf returns the addresses of nodes and of their links, in order. Routes of IPv6 name link-local addresses.
+func addressesOf(s lb.State) (out []netip.Addr) {
+	for _, n := range s.Nodes {
 		out = append(out, n.Addresses...)
+	}
+	for _, links := range s.Links {
+		for _, l := range links {
+			out = append(out, l.Addresses...)
+		}
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)

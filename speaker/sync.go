@@ -348,7 +348,7 @@ func (w *syncer) translate(state lb.State, macs map[lb.MAC]bool) error {
 	if sends && !w.cluster.EgressSynced() {
 		return nil
 	}
-	return w.outgoing.set(w.memory.Egress(), state.Nodes, macs)
+	return w.outgoing.set(w.memory.Egress(), state, macs)
 }
 
 // starts returns where connections to new addresses go. Without the filter only kube-proxy enforces source ranges, so no

@@ -77,10 +77,10 @@ func (c Clients) logFilters(ctx context.Context, log *slog.Logger) error {
 		nodes = append(nodes, s.Name)
 	}
 	log.Warn(
-		"the speakers are gone without removing their packet filter: remove the nftables tables inet holdfast, inet holdfast-headstart, inet "+
-			"holdfast-proxy, ip holdfast-relay and ip6 holdfast-relay there",
-		"nodes",
-		nodes,
+		"the speakers are gone without removing their packet filter: remove the nftables tables inet holdfast, "+
+			"inet holdfast-headstart, inet holdfast-proxy, ip and ip6 holdfast-relay, and ip, ip6 and bridge "+
+			"holdfast-egress there",
+		"nodes", nodes,
 	)
 	return nil
 }
