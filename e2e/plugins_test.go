@@ -39,6 +39,7 @@ var withProxy = []testCase{
 	{"FilterInside", testFilterInside},
 	{"FilterLocal", testFilterLocal},
 	{"FilterOrder", testFilterOrder},
+	{"Egress", testEgress},
 	{"BGPDrain", testBGPDrain},
 	{"SpeakerRestart", testSpeakerRestart},
 	{"L2", pluginFaults},
