@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 )
@@ -31,16 +32,20 @@ type oldestController struct {
 	program string
 }
 
-// TestOldestController: the controller assigns addresses by the rights that it is given. After uninstall the Service keeps
-// them, and nothing waits for a controller.
+// TestOldestController: the controller assigns addresses, and ports that pods send from, by the rights that it is given.
+// After uninstall the Service keeps its addresses, and nothing waits for a controller.
 func TestOldestController(t *testing.T) {
 	s := newOldestController(t)
 	s.apply(t, "../../config/samples/pool.yaml")
 	stop := s.run(t)
 	s.create(t, "web")
 	s.waitAssigned(t, "web")
+	s.checkEgress(t, "web")
 	stop()
 	s.uninstall(t, 1)
+	if left := s.slices(t); len(left) > 0 {
+		t.Errorf("after uninstall pods send from %v", left)
+	}
 	s.deleteAll(t)
 }
 
@@ -125,6 +130,70 @@ func (s oldestController) waitAssigned(t *testing.T, name string) {
 	if err != nil {
 		t.Fatalf("%v: %+v", err, last)
 	}
+}
+
+// checkEgress asks that pods send from the addresses of a Service: they get ports, which rest when the pods are gone.
+func (s oldestController) checkEgress(t *testing.T, name string) {
+	t.Helper()
+	s.apply(t, "../../config/samples/l2advertisement.yaml")
+	core := s.kube.CoreV1()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	_, err := core.ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(), account, metav1.CreateOptions{})
+	must(t, err)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}, AutomountServiceAccountToken: new(bool)},
+	}
+	_, err = core.Pods(metav1.NamespaceDefault).Create(t.Context(), pod, metav1.CreateOptions{})
+	must(t, err)
+	ask := fmt.Sprintf(`{"metadata":{"annotations":{"holdfast.dev/egress":"true"}},"spec":{"selector":{"app":%q}}}`, name)
+	_, err = core.Services(metav1.NamespaceDefault).Patch(t.Context(), name, types.MergePatchType, []byte(ask), metav1.PatchOptions{})
+	must(t, err)
+
+	s.waitSlices(t, "61440 n1 default", "61440 n1 default")
+	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		sv, err := core.Services(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+		return err == nil && meta.IsStatusConditionTrue(sv.Status.Conditions, v1beta1.ConditionEgress), err
+	})
+	if err != nil {
+		t.Errorf("the Service does not say that its pods send: %v", err)
+	}
+
+	must(t, core.Pods(metav1.NamespaceDefault).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+	s.waitSlices(t, "61440 n1 default rests", "61440 n1 default rests")
+}
+
+// waitSlices waits until these slices are recorded, in both families.
+func (s oldestController) waitSlices(t *testing.T, want ...string) {
+	t.Helper()
+	var last []string
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		last = s.slices(t)
+		return slices.Equal(last, want), nil
+	})
+	if err != nil {
+		t.Fatalf("pods send from %v, want %v", last, want)
+	}
+}
+
+// slices returns all slices as "FIRST NODE NAMESPACE", with "rests" for a slice that rests.
+func (s oldestController) slices(t *testing.T) (out []string) {
+	t.Helper()
+	kind := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "holdfast.dev/v1beta1", "kind": "EgressAllocation"}}
+	list, err := resourceOf(t, s.config, kind).List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	for _, item := range list.Items {
+		all, _, _ := unstructured.NestedSlice(item.Object, "status", "slices")
+		for _, one := range all {
+			slice := one.(map[string]any)
+			text := fmt.Sprint(slice["first"], " ", slice["node"], " ", slice["namespace"])
+			if slice["released"] != nil {
+				text += " rests"
+			}
+			out = append(out, text)
+		}
+	}
+	return out
 }
 
 // job returns the arguments of the uninstall Job, and how long it may run.

@@ -67,8 +67,9 @@ func resource(kind string) (plural, namespace string) {
 
 // store creates an object of spec and status.
 func (s oldestKinds) store(ctx context.Context, kind, name string, parts map[string]any) error {
-	o := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": kind, "metadata": map[string]any{"name": name}}
+	o := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": kind}
 	maps.Copy(o, parts)
+	o["metadata"] = map[string]any{"name": name}
 	body, err := json.Marshal(o)
 	if err != nil {
 		return err
@@ -94,6 +95,14 @@ func (s oldestKinds) store(ctx context.Context, kind, name string, parts map[str
 		SubResource("status").Body(patch).Do(ctx).Error()
 }
 
+// validName returns the name of the object of a number.
+func (c crd) validName(i int) string {
+	if c.name == "EgressAllocation" {
+		return fmt.Sprintf("10.0.%d.%d", i/256, i%256)
+	}
+	return fmt.Sprintf("x%05d", i)
+}
+
 // trial is an object with one extreme value.
 type trial struct {
 	what, name string
@@ -108,7 +117,7 @@ func trials(t *testing.T, c crd) []trial {
 	add := func(what string) {
 		body, err := json.Marshal(o)
 		must(t, err)
-		out = append(out, trial{what, fmt.Sprintf("x%05d", len(out)), body})
+		out = append(out, trial{what, c.validName(len(out)), body})
 	}
 	add("example")
 	for what := range extreme(leaves) {
@@ -198,6 +207,7 @@ var broken = []breach{
 	{"BGPPeer", "keepaliveTime must be at least 1s", `{"spec":{"keepaliveTime":"999ms"}}`},
 	{"BGPPeer", "connectTime must be between 1s", `{"spec":{"connectTime":"65536s"}}`},
 	{"BGPPeer", "routerID must have the form", `{"spec":{"routerID":"2001:db8::1"}}`},
+	{"EgressAllocation", "the name must be an IPv4 address", `{}`},
 	{"FloatingIP", "each of addresses must be of one of ipFamilies", `{"spec":{"addresses":["2001:db8::1"],"ipFamilies":["IPv4"]}}`},
 	{"FloatingIP", "each address must be an IPv4 or IPv6 address", `{"spec":{"addresses":["192.0.2.0/24"],"ipFamilies":null}}`},
 	{"FloatingIP", "two addresses must be of two families", `{"spec":{"addresses":["192.0.2.1","192.0.2.2"],"ipFamilies":null}}`},
@@ -249,7 +259,7 @@ func (s oldestKinds) testRules(t *testing.T) {
 		for rule := range rules {
 			t.Errorf("no sample breaks the rule %q of %s", rule, c.name)
 		}
-		if err := s.store(t.Context(), c.name, "example", exampleParts(c)); err != nil {
+		if err := s.store(t.Context(), c.name, c.validName(50_000), exampleParts(c)); err != nil {
 			t.Errorf("%s: the example is refused: %v", c.name, err)
 		}
 	}
