@@ -85,11 +85,10 @@ func newSenders(d *syncRun) (out []*egressSender) {
 	}
 	for _, c := range match.Conflicts {
 		older, younger := byKey[c.Older], byKey[c.Younger]
+		// The sentences do not depend on single pods: else each pod that comes or goes would cause writes of many Services.
 		younger.faults = append(younger.faults, fmt.Sprintf(
-			"%d of its pods (pod %s is the first) send from the addresses of Service %s, which is older and selects them too",
-			c.Pods, c.Pod.Name, c.Older))
-		older.notes = append(older.notes, fmt.Sprintf("%d of the pods are selected by the younger Service %s too",
-			c.Pods, c.Younger))
+			"pods that it selects send from the addresses of Service %s, which is older and selects them too", c.Older))
+		older.notes = append(older.notes, fmt.Sprintf("the younger Service %s selects some of the pods too", c.Younger))
 	}
 	return out
 }
@@ -194,7 +193,7 @@ func (s *egressSender) condition(r ipam.SliceResult) metav1.Condition {
 		Type:    v1beta1.ConditionEgress,
 		Status:  metav1.ConditionTrue,
 		Reason:  string(lb.EgressActive),
-		Message: strings.Join(slices.Concat([]string{text}, s.notes), "; "),
+		Message: lb.WithRemedies(strings.Join(slices.Concat([]string{text}, s.notes), "; "), lb.EgressActive),
 	}
 }
 

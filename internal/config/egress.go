@@ -65,8 +65,8 @@ func (c *Compiler) limitEgress(r *problemList, services []*lb.Service) []*lb.Ser
 		for _, old := range list[maxEgress:] {
 			object := lb.Object{Kind: KindService, Namespace: old.Key.Namespace, Name: old.Key.Name}
 			r.add(object, lb.EgressUnavailable,
-				"%d Services of the namespace have annotation %s, and only the %d oldest are served",
-				len(list), AnnotationEgress, maxEgress)
+				"more than %d Services of the namespace have annotation %s, and only the oldest are served",
+				maxEgress, AnnotationEgress)
 			replaceService(out, old, func(s *lb.Service) { s.Egress = false })
 		}
 	}

@@ -94,44 +94,36 @@ type EgressMatch struct {
 // EgressConflict tells that two Services select the same pods. These send from the addresses of the older one.
 type EgressConflict struct {
 	Older, Younger Key
-	// Pod is the first of the pods, and Pods is their number.
-	Pod  Key
-	Pods int
 }
 
 // MatchEgress finds the Service of each pod. Of the Services of the pod's namespace that have Egress and an address and
 // select the pod, it is the oldest one.
 func MatchEgress(services []*Service, pods []Pod) EgressMatch {
-	byNamespace, selectors := map[string][]*Service{}, map[*Service]Selector{}
+	byNamespace := map[string][]*Service{}
 	for _, s := range services {
 		if s.Sends() {
 			byNamespace[s.Key.Namespace] = append(byNamespace[s.Key.Namespace], s)
-			selectors[s] = s.podSelector()
 		}
 	}
-	for _, list := range byNamespace {
-		slices.SortFunc(list, func(a, b *Service) int { return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key)) })
+	matchers := map[string]*egressMatcher{}
+	for namespace, list := range byNamespace {
+		matchers[namespace] = newEgressMatcher(list)
 	}
 
 	out := EgressMatch{Pods: map[Key][]*Pod{}}
-	conflicts := map[[2]Key]*EgressConflict{}
 	for i := range pods {
-		p := &pods[i]
-		var oldest *Service
-		for _, s := range byNamespace[p.Key.Namespace] {
-			switch {
-			case !selectors[s].Matches(p.Labels):
-			case oldest == nil:
-				oldest = s
-				out.Pods[s.Key] = append(out.Pods[s.Key], p)
-			default:
-				addConflict(conflicts, EgressConflict{Older: oldest.Key, Younger: s.Key, Pod: p.Key})
-			}
+		m := matchers[pods[i].Key.Namespace]
+		if m == nil {
+			continue
+		}
+		oldest := m.match(&pods[i])
+		if oldest != nil {
+			out.Pods[oldest.Key] = append(out.Pods[oldest.Key], &pods[i])
 		}
 	}
 
-	for _, c := range conflicts {
-		out.Conflicts = append(out.Conflicts, *c)
+	for _, m := range matchers {
+		out.Conflicts = append(out.Conflicts, m.found()...)
 	}
 	slices.SortFunc(out.Conflicts, func(a, b EgressConflict) int {
 		return cmp.Or(a.Younger.Compare(b.Younger), a.Older.Compare(b.Older))
@@ -139,13 +131,53 @@ func MatchEgress(services []*Service, pods []Pod) EgressMatch {
 	return out
 }
 
-// addConflict counts a pod that two Services select.
-func addConflict(conflicts map[[2]Key]*EgressConflict, c EgressConflict) {
-	key := [2]Key{c.Older, c.Younger}
-	if conflicts[key] == nil {
-		conflicts[key] = &c
+// egressMatcher finds the Services of the pods of a namespace.
+type egressMatcher struct {
+	// services are ordered by age, the oldest first.
+	services  []*Service
+	selectors []Selector
+	// conflicts reports for each pair of an older and a younger Service, at its place, whether they select a pod both.
+	conflicts []bool
+}
+
+func newEgressMatcher(services []*Service) *egressMatcher {
+	slices.SortFunc(services, func(a, b *Service) int {
+		return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key))
+	})
+	m := &egressMatcher{services: services, conflicts: make([]bool, len(services)*len(services))}
+	for _, s := range services {
+		m.selectors = append(m.selectors, s.podSelector())
 	}
-	conflicts[key].Pods++
+	return m
+}
+
+// match returns the oldest Service that selects the pod, or nil, and notes the conflict with each younger one.
+func (m *egressMatcher) match(p *Pod) *Service {
+	oldest := -1
+	for i, selector := range m.selectors {
+		switch {
+		case !selector.Matches(p.Labels):
+		case oldest < 0:
+			oldest = i
+		default:
+			m.conflicts[oldest*len(m.services)+i] = true
+		}
+	}
+	if oldest < 0 {
+		return nil
+	}
+	return m.services[oldest]
+}
+
+// found returns the conflicts with their Services.
+func (m *egressMatcher) found() (out []EgressConflict) {
+	for i, isConflict := range m.conflicts {
+		if isConflict {
+			older, younger := m.services[i/len(m.services)], m.services[i%len(m.services)]
+			out = append(out, EgressConflict{Older: older.Key, Younger: younger.Key})
+		}
+	}
+	return out
 }
 
 // Sends reports whether pods send from the addresses of the Service.
