@@ -161,7 +161,6 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 		{"own condition", aService, condition("holdfast.dev/Written", "False", "WriteRefused"), ""},
 		{"the record of the addresses", aService, condition("holdfast.dev/AddressRecord", "True", "Recorded"), ""},
 		{"that proxies serve it", aService, condition("holdfast.dev/Proxied", "True", "Proxied"), ""},
-		{"that its pods send", aService, condition("holdfast.dev/Egress", "True", "EgressActive"), ""},
 		{"the record of settings", aService, condition("holdfast.dev/ProxyRecord", "True", "Accepted"), ""},
 		{"that pods send from its addresses", aService, condition("holdfast.dev/Egress", "True", "EgressActive"), ""},
 		{"own annotations", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org",` +
