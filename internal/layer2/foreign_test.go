@@ -29,7 +29,7 @@ func askedBy(n byte, target netip.Addr) []byte {
 }
 
 // TestForeign: machines that ask are known for ten minutes, but not speakers, nor machines
-// without an address yet; of many the latest are known.
+// without an address yet. Of many machines the latest are known.
 func TestForeign(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.Set(Desired{Announcements: announcing(ourAnnouncements), Speakers: map[lb.MAC]bool{ourMAC: true, otherMAC: true}})
@@ -96,7 +96,7 @@ func TestForgedAskers(t *testing.T) {
 }
 
 // TestGatewayIsRemembered: the kernel forgets the MAC of a router that it cannot reach,
-// and just then we need to ask it.
+// and just such a router is to be asked.
 func TestGatewayIsRemembered(t *testing.T) {
 	lan := newFakeLAN(eth0)
 	r := lan.responder()
@@ -153,12 +153,12 @@ func TestDefenceAgainstBursts(t *testing.T) {
 			w.in <- tt.question
 			sentFor(lan, 2*time.Minute)
 			frames := make(map[string]int)
-			// deceived is since when a machine sends to the other one, longest for how long it did at most.
+			// deceived is since when a machine sends to the other claimant, and longest how long it did so at most.
 			deceived, longest := make(map[string]time.Time), make(map[string]time.Duration)
 			collect := func(d time.Duration) {
 				for f := range lan.frames(d) {
 					if !announcedBy(f).IsValid() {
-						continue // a question who else has it
+						continue // a duplicate check
 					}
 					to := strings.Fields(describe(f))[0]
 					frames[to]++
@@ -198,7 +198,7 @@ func TestDefenceAgainstBursts(t *testing.T) {
 	}
 }
 
-// TestDefenceOfMany: claims of a thousand addresses without end leave half of the pace to repetitions.
+// TestDefenceOfMany: endless claims of a thousand addresses leave half of the rate to repetitions.
 func TestDefenceOfMany(t *testing.T) {
 	timers := Timers{}.withDefaults()
 	at := time.Now()
@@ -229,7 +229,7 @@ func TestDefenceOfMany(t *testing.T) {
 	}
 }
 
-// questions returns when within a time we asked everybody who else has an address, and drops all other frames.
+// questions returns when this node sent duplicate checks within a time, and drops all other frames.
 func questions(lan *fakeLAN, d time.Duration) (at []time.Duration) {
 	start := time.Now()
 	for f := range lan.frames(d) {
@@ -305,7 +305,7 @@ func TestSecondOwner(t *testing.T) {
 	}
 }
 
-// TestManyNewOwnersAsk: of a thousand new addresses no more than fifty a second are asked for, and some ten of them at
+// TestManyNewOwnersAsk: of a thousand new addresses at most fifty a second are checked for duplicates, and some ten at
 // once.
 func TestManyNewOwnersAsk(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
@@ -326,8 +326,8 @@ func TestManyNewOwnersAsk(t *testing.T) {
 	})
 }
 
-// TestLeftoverOwner: the kernel of another speaker's node has an address of ours, as what was left by keepalived: it
-// never announces the address, and answers for it.
+// TestLeftoverOwner: the kernel of another speaker's node has an address of ours, for example because keepalived left
+// it there. That kernel never announces the address, and answers for it.
 func TestLeftoverOwner(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		l.other.AddAddress("eth0", v4.String()+"/32", v6.String()+"/128")
@@ -344,7 +344,8 @@ func TestLeftoverOwner(t *testing.T) {
 	})
 }
 
-// TestNetworks: subnets and default gateways of links that announce, each once, and nothing link-local.
+// TestNetworks: the subnets and default gateways of links that announce are each returned once, without link-local
+// ones.
 func TestNetworks(t *testing.T) {
 	link := func(index int, prefixes ...string) lb.Interface {
 		l := lb.Interface{Index: index, Name: fmt.Sprint("eth", index), Up: true, MAC: lb.MAC{2, 0, 0, 0, 0, byte(index)}}

@@ -107,7 +107,7 @@ func na(target netip.Addr, mac lb.MAC, change func(*ndp.NeighborAdvertisement)) 
 	return icmpFrame(&asker, groupMAC(all), asker6, all, m)
 }
 
-// icmpFrame is a message in an IPv6 packet with the hop limit of Neighbor Discovery, by another library than ours.
+// icmpFrame is a message in an IPv6 packet with the hop limit of Neighbor Discovery, made by a library of others.
 func icmpFrame(l *lb.Interface, dst lb.MAC, from, to netip.Addr, m ndp.Message) []byte {
 	icmp, err := ndp.MarshalMessageChecksum(m, from, to)
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *solicitation) marshal() []byte {
 	return frame
 }
 
-// testPort is a port on eth0 without wires, of a Responder that announces both addresses.
+// testPort returns a port on eth0 without connections, of a Responder that announces both addresses.
 func testPort() *linkPort {
 	r := newFakeLAN().responder()
 	r.table.Store(newTable(Desired{Announcements: announcing(ourAnnouncements)}, Desired{}, &addressTable{}, false,
@@ -418,7 +418,7 @@ func TestNDPFilter(t *testing.T) {
 }
 
 // TestFilterPassesOurs: frames about one of the addresses pass, however many there are
-// and wherever they lie. If they are few nothing else passes, and if they are close together little else.
+// and wherever they lie. Other frames do not pass if the addresses are few, and few others if they are close together.
 func TestFilterPassesOurs(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{1, 2, 3, 63, 64, 65, 300, 10_000} {
@@ -464,8 +464,8 @@ func TestFilterOfManyNetworks(t *testing.T) {
 	}
 }
 
-// TestFilterFollows: frames about each address pass as soon as it comes, and when nothing changes any more those about
-// others do not. Most that come beside others need no other filter.
+// TestFilterFollows: frames about an address pass as soon as it is set. Once nothing changes, frames about other
+// addresses do not pass. An address beside other addresses usually needs no new filter.
 func TestFilterFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan, random := newFakeLAN(eth0), rand.New(rand.NewPCG(1, 2))

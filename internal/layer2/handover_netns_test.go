@@ -13,8 +13,8 @@ import (
 )
 
 // TestNoQuestionIsLostInAMove: while addresses move to and fro, the far host's kernel
-// gets answers at all times, whichever node learns of the move first. Finally it knows
-// the new owner without having asked.
+// gets answers at all times, whichever node learns of the move first. At the end it knows
+// the new owner without a question.
 //
 // Trap: different views leave an address without an owner for a moment
 // (MetalLB #589, #740).
@@ -45,10 +45,10 @@ func TestNoQuestionIsLostInAMove(t *testing.T) {
 }
 
 // TestMoveOnPrivateVLAN: the ports of two nodes are isolated from each other, as on private VLANs: neither hears the
-// other's ARP and NDP. They move addresses to and fro by what they tell each other by key, and the far host gets
-// answers at all times.
+// other's ARP and NDP. They move addresses to and fro by messages under their key, and the far host gets answers at all
+// times.
 //
-// Trap: the former owner goes on to answer for a minute, beside the new one.
+// Trap: the former owner answers for a minute more, beside the new one.
 func TestMoveOnPrivateVLAN(t *testing.T) {
 	onLAN(t, func(t *testing.T, l *lan) {
 		for _, port := range []string{"port0", "port2"} {
@@ -123,7 +123,7 @@ func (l *lan) knowsOnly(owner *Responder) bool {
 }
 
 // TestTwoOwnersBecomeOne: after a partition in which each side believed the other dead,
-// the far host knows the remaining owner without having asked.
+// the far host knows the remaining owner without a question.
 //
 // Trap: two owners, and clients that stay with the wrong one (kube-vip #996, #1579,
 // #1775; Cilium #48456).
@@ -172,7 +172,7 @@ func TestStandingIn(t *testing.T) {
 }
 
 // TestConflictWithARealHost: an address of another host's kernel is not announced, and
-// the conflict names the host. When the host gives the address up, it is announced.
+// the conflict names the host. When the host removes the address, it is announced.
 //
 // Trap: duplicates go undetected (MetalLB #306).
 func TestConflictWithARealHost(t *testing.T) {
@@ -243,7 +243,7 @@ func TestKnock(t *testing.T) {
 	})
 }
 
-// TestKnockParse: what is about other ports, other addresses, or cut short, is no answer.
+// TestKnockParse: a segment about other ports or other addresses, or one cut short, is no answer.
 func TestKnockParse(t *testing.T) {
 	for _, addrs := range [][2]string{{"192.0.2.1", "192.0.2.9"}, {"2001:db8::1", "2001:db8::9"}} {
 		from, to := netip.AddrPortFrom(netip.MustParseAddr(addrs[0]), 40000),

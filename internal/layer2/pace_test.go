@@ -60,7 +60,7 @@ var gateways = []lb.Neighbour{
 	{Address: netip.MustParseAddr("fe80::254"), MAC: otherMAC},
 }
 
-// requestedBy returns the address from which a frame asks one of these gateways, which is what they learn from.
+// requestedBy returns the address from which a frame asks one of these gateways: they learn from that.
 func requestedBy(frame []byte) netip.Addr {
 	for i, proto := range protocols() {
 		if m, out := proto.parse(frame, otherMAC); out == answered && m.isUnicast && m.isQuestion() &&
@@ -74,13 +74,13 @@ func requestedBy(frame []byte) netip.Addr {
 // TestPolicedNeighbour: a router that polices ARP and Neighbor Discovery knows all addresses after some seconds,
 // however many nodes have taken them, and a thousand addresses of one node are not announced for longer than that.
 //
-// Trap: all is announced and repeated within two seconds in the same order, so that it knows the last one after the
-// refresh, a minute later.
+// Trap: all addresses are announced and repeated within two seconds in the same order, so that the router knows the
+// last one only after the refresh, a minute later.
 func TestPolicedNeighbour(t *testing.T) {
 	for _, tt := range []struct {
 		owners, addresses int
 		longest           time.Duration
-		// requests: routers learn from requests only.
+		// requests reports that routers learn from requests only.
 		requests bool
 	}{
 		{1, 1000, 5 * time.Second, false}, {2, 1000, 5 * time.Second, false}, {8, 1000, 5 * time.Second, false},
@@ -128,8 +128,8 @@ func TestPolicedNeighbour(t *testing.T) {
 	}
 }
 
-// TestRateOfALink: beyond the burst a link gets 500 frames a second, first announcements before repetitions, and each
-// repetition has its time. A flapping link gets no new burst.
+// TestRateOfALink: beyond the burst a link gets 500 frames a second. First announcements come before repetitions, and
+// each repetition keeps its distance. A flapping link gets no new burst.
 func TestRateOfALink(t *testing.T) {
 	const addresses = 3000
 	synctest.Test(t, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestRateOfALink(t *testing.T) {
 		collect := func(d time.Duration) (frames int) {
 			for f := range lan.frames(d) {
 				frames++
-				if addr := announcedBy(f); addr.IsValid() { // no question who else has it
+				if addr := announcedBy(f); addr.IsValid() { // no duplicate check
 					times[addr] = append(times[addr], time.Since(start))
 				}
 			}
@@ -176,8 +176,8 @@ func TestRateOfALink(t *testing.T) {
 	})
 }
 
-// TestNearMachinesFirst: a gateway and a machine that asked hear of a new address by themselves before all others do,
-// but not of so many addresses that others would wait for that.
+// TestNearMachinesFirst: a gateway and a machine that asked get the announcement of a new address before all others. Of
+// many addresses they do not, since all others would wait for that.
 func TestNearMachinesFirst(t *testing.T) {
 	gateway := lb.Neighbour{Address: netip.MustParseAddr("192.0.2.254"), MAC: otherMAC}
 	heard := func(lan *fakeLAN, d time.Duration) (got []string) {
@@ -217,15 +217,15 @@ func TestNearMachinesFirst(t *testing.T) {
 	})
 }
 
-// A wake-up that comes late on a busy node makes up for what it missed, but not for a pause, and never beyond what was
-// due.
+// TestLateWakeUp: a late wake-up on a busy node makes up for the frames that it missed, but not for a pause, and sends
+// no frame before it is due.
 func TestLateWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newFakeLAN(eth0)
 		r := lan.responder()
 		r.Set(Desired{Announcements: announcing(manyAddresses(900))})
 		if !r.Announcing() {
-			t.Error("nothing is to be announced, says it before it begins")
+			t.Error("Announcing is false before it begins")
 		}
 		k := newPortKeeper(r)
 		defer k.close()
@@ -246,8 +246,8 @@ func TestLateWakeUp(t *testing.T) {
 	})
 }
 
-// What timers are late does not add up over the steps of a phase, for whose end a Service waits; nor do frames follow
-// each other closely after a delay.
+// TestLateTimers: the delays of timers do not add up over the steps of a phase, since a Service waits for its end.
+// After a delay frames keep their distance.
 func TestLateTimers(t *testing.T) {
 	for _, tt := range []struct {
 		late time.Duration

@@ -30,7 +30,7 @@ func bothFamilies(change func(*lb.Announcement)) []lb.Announcement {
 
 func probed(a *lb.Announcement) { a.Probe = true }
 
-// play is a Responder on a fake wire, with the actions of a test on one of its links.
+// play is a Responder on a fake LAN, with the actions of a test on one of its links.
 type play struct {
 	*Responder
 	t       *testing.T
@@ -50,7 +50,7 @@ func runPlay(t *testing.T, lease Lease, act func(p *play), more ...lb.Interface)
 	})
 }
 
-// settle sets a plan, and lets this time pass with all that is sent meanwhile.
+// settle sets a plan, and waits. It drops the frames that are sent meanwhile.
 func (p *play) settle(d Desired, during time.Duration) {
 	p.Set(d)
 	sentFor(p.lan, during)
@@ -175,8 +175,8 @@ func TestNewAddressIsProbed(t *testing.T) {
 	})
 }
 
-// TestAddressComesBack: an address that was ours and had no owner since is announced after one probe, and left to a
-// machine that answers that. After a minute, another owner or a conflict it is new.
+// TestAddressComesBack: an address that this node released and no node owned since is announced after one probe. It is
+// left to a machine that answers the probe. After a minute, another owner or a conflict it counts as new.
 func TestAddressComesBack(t *testing.T) {
 	one, none := Desired{Announcements: announcing(bothFamilies(probed)[:1]),
 		Owners: lb.MapOf(map[netip.Addr]string{v4: "w1"})}, Desired{}
@@ -268,9 +268,9 @@ func TestConflictWhileProbing(t *testing.T) {
 	}
 }
 
-// TestLateAnswer: who answers our probes within a second of the address becoming ours keeps it. Nothing else makes us
-// leave it: what a machine tells all is defended, and it is asked; nor does anything later, or against an address that
-// was not probed.
+// TestLateAnswer: a machine that answers probes within a second after the address became owned keeps it. Nothing else
+// makes this node leave it: against a claim to all machines it defends the address, and checks for a duplicate. A later
+// answer, or an answer where nothing was probed, does not count.
 //
 // Trap: one forged packet takes an address.
 func TestLateAnswer(t *testing.T) {
@@ -284,7 +284,7 @@ func TestLateAnswer(t *testing.T) {
 			after   time.Duration
 			frames  [][]byte
 			leaves  bool
-			// asked: how often all are asked within a second who else has it.
+			// asked is the number of duplicate checks within a second.
 			asked int
 		}{
 			{"an answer in time", false, 990 * time.Millisecond, [][]byte{answer}, true, 0},
@@ -335,8 +335,8 @@ func TestLateAnswer(t *testing.T) {
 	})
 }
 
-// TestConflictOnOneLink: an address that a machine of one link has is announced on the other link meanwhile, also while
-// it is handed over; where it is free again it is announced too.
+// TestConflictOnOneLink: an address that a machine of one link has is announced on the other link meanwhile, even while
+// it is handed over. When it is free, it is announced on both.
 func TestConflictOnOneLink(t *testing.T) {
 	expect := func(p *play, when, on0, on1 string) {
 		t.Helper()
@@ -421,7 +421,7 @@ func TestDefence(t *testing.T) {
 }
 
 // TestManyClaim: two machines that take turns are one conflict. It names the first one
-// for as long as that is heard; only then the other one is reported.
+// as long as that is heard. Only then the other machine is reported.
 func TestManyClaim(t *testing.T) {
 	third := lb.MAC{2, 0x53, 0, 0, 0, 4}
 	for name, announcements := range map[string][]lb.Announcement{
@@ -528,10 +528,10 @@ func TestHandoverIsQuiet(t *testing.T) {
 	})
 }
 
-// TestLeftToUs: when a former owner leaves an address to this node by key, all neighbours hear it again. Whoever sends
-// a frame with a speaker's MAC causes nothing but an answer.
+// TestLeftToUs: when a former owner leaves an address to this node by key, it is announced to all neighbours again. A
+// frame with a speaker's MAC causes only an answer.
 //
-// Trap: a host of the LAN that forges a speaker's probes makes the owner announce without end.
+// Trap: a host of the LAN that forges a speaker's probes makes the owner announce endlessly.
 func TestLeftToUs(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.settle(Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}, 40*time.Second)
@@ -565,7 +565,7 @@ func TestLeftToUs(t *testing.T) {
 	})
 }
 
-// TestOwns: who says that it owns an address answers for it now, and has announced it to all.
+// TestOwns: a node that reports an address as its own answers for it, and has announced it to all machines.
 func TestOwns(t *testing.T) {
 	lease := &testLease{}
 	owns := func(p *play, when string, want bool) {
@@ -622,8 +622,8 @@ func TestStanding(t *testing.T) {
 	})
 }
 
-// TestOffered: a node whose plan does not come answers for its addresses for as long as no other speaker announces
-// them, and says nothing of its own accord. A foreign machine takes none of them. Its next plan is obeyed as ever.
+// TestOffered: a node without a new plan answers for its addresses as long as no other speaker announces them, and does
+// not announce them itself. A foreign machine takes none of them. The next plan is carried out as usual.
 func TestOffered(t *testing.T) {
 	desired := Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}
 	runPlay(t, nil, func(p *play) {
@@ -661,7 +661,7 @@ func TestOffered(t *testing.T) {
 	})
 }
 
-// TestSetAgain: the same plan once more does nothing, unless addresses were offered or left since it was made.
+// TestSetAgain: the same plan does nothing again, unless addresses were offered or released since.
 func TestSetAgain(t *testing.T) {
 	desired := Desired{Announcements: announcing(ourAnnouncements), Speakers: speakers}
 	runPlay(t, nil, func(p *play) {

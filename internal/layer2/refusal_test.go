@@ -161,7 +161,7 @@ func TestStuckLinkIsReal(t *testing.T) {
 	})
 }
 
-// TestTry: a packet socket needs NET_RAW, and nothing else on this kernel.
+// TestTry: on this kernel a packet socket needs only NET_RAW.
 func TestTry(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		if err := Try(); err != nil {

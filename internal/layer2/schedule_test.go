@@ -49,7 +49,7 @@ func TestAnnounceTimes(t *testing.T) {
 			for i, at := range []string{"0s", "1s", "2s", "4s", "8s", "16s", "32s"} {
 				want = append(want, at+" "+tt.frames[i%len(tt.frames)])
 			}
-			want = slices.Insert(want, 4, "5s "+tt.frames[0]) // the question who else has it
+			want = slices.Insert(want, 4, "5s "+tt.frames[0]) // the duplicate check
 			if diff := cmp.Diff(want, sentFor(p.lan, 61*time.Second)); diff != "" {
 				t.Errorf("%v (-want +got):\n%s", tt.addr, diff)
 			}
@@ -58,7 +58,7 @@ func TestAnnounceTimes(t *testing.T) {
 			p.settle(Desired{Announcements: announcing([]lb.Announcement{{Address: tt.addr, Probe: true}})},
 				p.config.Timers.AnnounceWait-time.Millisecond)
 			odd, even := tt.frames[0], tt.frames[len(tt.frames)-1]
-			// The question who else has it comes after 5 s.
+			// The duplicate check comes after 5 s.
 			want := []string{"1ms " + odd, "2.001s " + even, "5.201s " + odd, "8.001s " + odd, "32.001s " + even}
 			if diff := cmp.Diff(want, sentFor(p.lan, 61*time.Second)); diff != "" {
 				t.Errorf("%v, probed (-want +got):\n%s", tt.addr, diff)

@@ -78,17 +78,17 @@ func (w *fakeConn) Close() error {
 	return nil
 }
 
-// fakeLAN is a node's links, whose wires end in the test.
+// fakeLAN is a node's links, whose connections end in the test.
 type fakeLAN struct {
 	mu    sync.Mutex
 	links []lb.Interface
 	conns map[string]*fakeConn
 	// out is all frames sent, on any link.
 	out chan []byte
-	// fail makes opening fail on a link, by name; dead wires fail as soon as they are open.
+	// fail makes opening fail on a link, by name. dead makes connections fail as soon as they are open.
 	fail map[string]error
 	dead bool
-	// opened counts wires.
+	// opened counts connections.
 	opened int
 	// stuck makes eth0 take no frames.
 	stuck atomic.Bool
@@ -111,7 +111,7 @@ func (l *fakeLAN) snapshot() []lb.Interface {
 	return slices.Clone(l.links)
 }
 
-// frames are what is sent within a time, each as it is sent.
+// frames returns the frames that are sent within a time, each as it is sent.
 func (l *fakeLAN) frames(d time.Duration) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for end := time.After(d); ; {
@@ -145,7 +145,7 @@ func (l *fakeLAN) listen(on lb.Interface, p protocol) (frameConn, error) {
 	return w, nil
 }
 
-// conn returns the open wire of a link and family, nil for none.
+// conn returns the open connection of a link and protocol, nil for none.
 func (l *fakeLAN) conn(name string, p protocol) *fakeConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,8 +200,8 @@ func run(t testing.TB, r *Responder) (stop func()) {
 	})
 }
 
-// transcript is all that a Responder sends, with the phases of its addresses, while
-// the wall clock jumps by so much again and again.
+// transcript returns all that a Responder sends, with the phases of its addresses, while
+// the wall clock jumps by the given time again and again.
 func transcript(t *testing.T, by time.Duration) (out []string) {
 	reading := time.Now() // the clock of a bubble has no monotonic reading
 	synctest.Test(t, func(t *testing.T) {

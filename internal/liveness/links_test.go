@@ -48,7 +48,7 @@ func (n *secondNetwork) setUp(up bool) {
 	n.eth1().CarrierChanges++
 }
 
-// forward has all machines on the network answer, or none.
+// forward makes all machines on the network answer, or none.
 func (n *secondNetwork) forward(forwards bool) {
 	n.lan.answers[mac(12)] = map[bool]int{true: 3}[forwards]
 }
@@ -77,7 +77,7 @@ func (n *secondNetwork) want(what string, announces bool) {
 	}
 }
 
-// wantHeld expects that the link comes back into use after so much time.
+// wantHeld expects that the link is used again after the given time.
 func (n *secondNetwork) wantHeld(what string, held time.Duration) {
 	n.t.Helper()
 	n.pass(held - time.Second)
@@ -154,7 +154,7 @@ func TestLinkWaitsDoubled(t *testing.T) {
 	n.wantHeld("the third loss", 2*linkHoldTime)
 }
 
-// One round without an answer begins the ten seconds again, and not the whole time.
+// One round without an answer restarts the ten seconds, and not the whole time.
 func TestLinkMissesOneRound(t *testing.T) {
 	n := newSecondNetwork(t, true)
 	n.pass(time.Minute)
@@ -194,8 +194,7 @@ func TestLinkIsMadeAgain(t *testing.T) {
 	n.wantHeld("made again", linkHoldTime)
 }
 
-// A new speaker takes the links that are up for links that have been up for long, however often they lost their
-// carriers.
+// To a new speaker the links that are up count as up for long, however often they lost their carriers.
 func TestSpeakerStartIsNoReturn(t *testing.T) {
 	n := newSecondNetwork(t, true)
 	n.present = nil // not read yet
@@ -228,7 +227,7 @@ func (n *secondNetwork) wantUnread() {
 	}
 }
 
-// A link on which no machine ever answered does not wait, whoever should be there.
+// A link on which no machine ever answered does not wait, whatever nodes should be there.
 func TestEmptyLinkReturns(t *testing.T) {
 	networks := map[string]map[string]lb.Member{
 		"others are not heard": neighbours(),
@@ -276,7 +275,7 @@ func TestLinkComesUp(t *testing.T) {
 	n.want("no other node is there", true)
 }
 
-// setOthers has the other node report that its link is silent, or not.
+// setOthers makes the other node report that its link is silent, or not.
 func (n *secondNetwork) setOthers(silent bool) {
 	n.members = neighbours()
 	n.members["w2"].Links[1].Silent = silent
@@ -295,7 +294,7 @@ func TestSwitchReturns(t *testing.T) {
 	n.pass(linkInterval)
 	n.want("one answers", true)
 
-	// Nor does a wait last when the only other link fails.
+	// A wait ends, too, when the only other link fails.
 	for range 5 {
 		n.setOthers(false)
 		n.flap()
@@ -307,7 +306,7 @@ func TestSwitchReturns(t *testing.T) {
 	n.want("the other link has failed", true)
 }
 
-// Of two nodes one returns, and is not heard yet. The other one does not take its own link for silent.
+// One of two nodes returns, and is not heard yet. The other node does not count its own link as silent.
 func TestLinkOfTheOther(t *testing.T) {
 	n := newSecondNetwork(t, true)
 	n.pass(time.Minute)
@@ -365,7 +364,7 @@ func TestLinkToggles(t *testing.T) {
 	n.wantHeld("it was one loss", linkHoldTime-time.Second)
 }
 
-// A user is told why a link is left to others: as long as no machine answers, and then until when.
+// A Problem reports why a link is left to other nodes: first that no machine answers, and then how long that lasts.
 func TestLinkProblems(t *testing.T) {
 	n := newSecondNetwork(t, true)
 	m := New(n.linkWatcher.config)
@@ -553,7 +552,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestLinkWithoutAddresses has the port of a VLAN die on which nodes have no address of their own.
+// TestLinkWithoutAddresses: the port of a VLAN dies on which nodes have no address of their own.
 func TestLinkWithoutAddresses(t *testing.T) {
 	n := newSecondNetwork(t, true)
 	n.members = neighbours()

@@ -129,7 +129,7 @@ func TestSilenceWallClock(t *testing.T) {
 }
 
 // TestAnswersAgain: a node that was out of reach is not counted on while this speaker
-// still writes that it is unreachable: by that the node itself may announce.
+// still writes that it is unreachable: the node itself may announce because of that.
 func TestAnswersAgain(t *testing.T) {
 	start := time.Unix(1000, 0)
 	s := peerHealth{}

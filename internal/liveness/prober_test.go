@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Until a node that is missed was asked, what a speaker writes is not complete.
+// TestSilent: the Silence of a speaker is not complete until each missed node was asked.
 func TestSilent(t *testing.T) {
 	p := newProber(Config{
 		Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {},
@@ -136,7 +136,7 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// long is what an answer may take on a busy machine, short what silence is given.
+// long is how long an answer may take on a busy machine, and short how long the tests wait for silence.
 const (
 	long  = 30 * time.Second
 	short = 200 * time.Millisecond

@@ -15,14 +15,14 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestLost: what is lost to node a, "?" behind what is in doubt.
+// TestLost: the nodes that are lost to node a, with "?" behind a node in doubt.
 func TestLost(t *testing.T) {
 	const later = doubtTime // after the silence began
 	for _, tt := range []struct {
 		name                               string
 		speakers, alive, down, left, quiet string
 		alone, api                         bool
-		// answer and not are asked; those named in neither are not.
+		// answer and not are the nodes that were asked, by whether they answered.
 		answer, not string
 		after       time.Duration
 		want        string
@@ -113,8 +113,8 @@ func testLinkWatcher(l *lan, members map[string]lb.Member, alive map[string]bool
 	return newLinkWatcher(Config{Log: quiet, Asker: l, Links: own, Changed: func() {}}, lastKnown, time.Now)
 }
 
-// A link that goes dead with its carrier up is silent after two rounds, and not any more after ten seconds. The
-// link of the heartbeats is theirs.
+// TestLinks: a link that dies with its carrier up is silent after two rounds, and not any more after ten seconds of
+// answers. The link of the heartbeats is not watched.
 func TestLinks(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3, mac(12): 3}}
 	kicks := 0
@@ -204,7 +204,7 @@ func TestLinksAtRest(t *testing.T) {
 	})
 }
 
-// One machine that is gone is not the link: another one answers, or a foreign one.
+// The loss of one machine is not the link's: another speaker answers, or a foreign machine.
 func TestLinkOthersAnswer(t *testing.T) {
 	gateway := lb.Question{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{gateway}}
@@ -220,7 +220,7 @@ func TestLinkOthersAnswer(t *testing.T) {
 	}
 }
 
-// living has all of them.
+// living returns all members as alive.
 func living(members map[string]lb.Member) map[string]bool {
 	out := map[string]bool{}
 	for name := range members {
@@ -229,8 +229,8 @@ func living(members map[string]lb.Member) map[string]bool {
 	return out
 }
 
-// Many machines that die at once are not the link, the usual one among them: the next round asks others, and those that
-// live, and foreign ones, are asked first.
+// The death of many machines at once, the usual one among them, is not the link's: the next round asks others. Living
+// nodes and foreign machines are asked first.
 func TestLinkManyDie(t *testing.T) {
 	for name, tt := range map[string]struct {
 		die     int

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestQuietAtOnce: a silence without a reason is written at once, by those that repeat.
+// TestQuietAtOnce: a silence without a reason is written at once, by the speakers that repeat.
 func TestQuietAtOnce(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := epoch.Add(10 * time.Second)
@@ -69,7 +69,7 @@ func TestInterval(t *testing.T) {
 
 // TestBlocked: the speakers' ports of node d are blocked, in both directions, while
 // its kernel and the API server answer. It yields within a second, and before
-// it believes that it may take over; at whatever moments the others notice, and it looks.
+// it may take over, at whatever moments the other nodes notice, and it reads.
 func TestBlocked(t *testing.T) {
 	const step, read, late = 10 * time.Millisecond, voteInterval, 20 * time.Millisecond
 	start := time.Unix(1000, 0)
@@ -176,7 +176,7 @@ func newEchoTest(t *testing.T, echoes int) *echoTest {
 	return e
 }
 
-// hears sets the nodes that are heard, of which w2 announces an address.
+// hears sets the nodes that are heard. w2 announces an address.
 func (e *echoTest) hears(heard ...string) {
 	heardSet := map[string]bool{}
 	for _, node := range heard {
@@ -186,7 +186,7 @@ func (e *echoTest) hears(heard ...string) {
 	e.set(neighbours(), heardSet, lb.MapOf(owners), netip.MustParseAddr("192.0.2.1"))
 }
 
-// tries lets so much time pass, looks for speakers that are due, and reports whether it asked w2.
+// tries lets the time pass, tries the speakers that are due, and reports whether it asked w2.
 func (e *echoTest) tries(after time.Duration, echoes int) bool {
 	e.time, e.asked, e.echoes[mac(2)] = e.time.Add(after), nil, echoes
 	e.tryEchoes(e.t.Context())
@@ -204,7 +204,7 @@ func (e *echoTest) want(what string, echoes int, want detect.WireReply, without 
 	}
 }
 
-// What a switch answers for a node counts for nothing once the node's echo got through, and otherwise as before.
+// TestEcho: the answer of a switch for a node does not count once the node's echo got through.
 func TestEcho(t *testing.T) {
 	const late = 2 * trialInterval
 	e := newEchoTest(t, 0)
@@ -236,8 +236,8 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// A speaker is tried before it announces anything: when it dies right after it begins, it is known whether its echo
-// gets through. Only a speaker that announces is reported for an echo that does not.
+// A speaker is tried before it announces anything: when it dies right after its first announcement, it is known whether
+// its echo gets through. A blocked echo is reported only for a speaker that announces.
 func TestEchoOfTheIdle(t *testing.T) {
 	e := newEchoTest(t, 0)
 	announced, owns := e.announced, e.ownedBy
@@ -271,7 +271,7 @@ func TestEchoBlockedElsewhere(t *testing.T) {
 	}
 }
 
-// A speaker that does not live to the end of a trial, or cannot be asked, shows nothing.
+// A speaker that dies during a trial, or cannot be asked, shows nothing.
 func TestEchoOfTheDying(t *testing.T) {
 	e := newEchoTest(t, 0)
 	e.tries(0, 3)
@@ -313,7 +313,7 @@ func TestEchoBlocked(t *testing.T) {
 		t.Errorf("problems: %v after %d changes", p, changes)
 	}
 
-	// A node that gave its last address up is no Problem, whatever its echo does.
+	// A node without addresses is no Problem, even if its echo is blocked.
 	l.echoes[mac(2)] = 0
 	for range minMissedTrials {
 		at = at.Add(2 * trialInterval)
@@ -325,7 +325,7 @@ func TestEchoBlocked(t *testing.T) {
 	}
 }
 
-// TestPortsBlocked: of heartbeats and gossip of a node one does not arrive; the Problem names the port.
+// TestPortsBlocked: either the heartbeats or the gossip of a node does not arrive. The Problem names the port.
 func TestPortsBlocked(t *testing.T) {
 	c := Config{Node: node("w1"), MembersPort: 7947, HeartbeatPort: 7948}
 	for want, member := range map[string]detect.Member{
@@ -339,7 +339,7 @@ func TestPortsBlocked(t *testing.T) {
 	}
 }
 
-// Speakers are tried that are heard, and not too many at once.
+// Only speakers that are heard are tried, and not too many at once.
 func TestEchoesDue(t *testing.T) {
 	m := New(Config{
 		Log: quiet, Node: node("self"), Cluster: twoNodes{}, Changed: func() {}, SilenceChanged: func() {},

@@ -16,8 +16,8 @@ import (
 )
 
 // TestOneOwner: however a cluster falls apart, and wherever a Service has its endpoints,
-// exactly one node announces its address and exactly one writes so, once all sides have
-// read each other. A side of more than half announces everything.
+// exactly one node announces its address and exactly one writes that, once all sides have
+// read each other's votes. A side of more than half announces everything.
 func TestOneOwner(t *testing.T) {
 	all := []string{"a", "b", "c", "d"}
 	for n := 2; n <= len(all); n++ {
@@ -60,8 +60,8 @@ func splits(n int) (out [][]int) {
 	return out
 }
 
-// partitioned returns what a node plans when it has read what is to be read. The
-// kernels of the others answer it, or they do not.
+// partitioned returns the plan of a node that has read all votes. kernels reports whether the
+// kernels of the other nodes answer it.
 func partitioned(t *testing.T, all []string, sideOf []int, serving, self int, kernels bool) plan.Plan {
 	t.Helper()
 	start := time.Unix(1000, 0)
@@ -200,7 +200,7 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// TestVotesWhileTheWallClockIsSet: a vote counts as long as ever, however the wall clock is set meanwhile.
+// TestVotesWhileTheWallClockIsSet: a vote counts for the same time, however the wall clock is set meanwhile.
 func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 	start := time.Now()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
@@ -219,8 +219,8 @@ func TestVotesWhileTheWallClockIsSet(t *testing.T) {
 }
 
 // TestOneSideYields: however a cluster is divided in two, exactly one side yields when both read each other's votes,
-// even if one node cannot write any: of two halves the one whose link fails, whatever its name. None yields when
-// neither can read.
+// even if one node cannot write any. Of two halves it is the half whose link fails, whatever its name. No side yields
+// when neither can read.
 //
 // Trap: both sides of a partition announce for as long as it lasts (MetalLB #589,
 // #598, #2747; kube-vip #1775).

@@ -100,8 +100,8 @@ func neighbours() map[string]lb.Member {
 	}
 }
 
-// A node that fell silent is asked for what it announces, at its own MAC and on each link that is shared with it; and
-// foreign machines show what the answer is worth.
+// TestWire: a node that fell silent is asked for what it announces, at its own MAC and on each shared link. Foreign
+// machines show whether this node's link works.
 func TestWire(t *testing.T) {
 	gateway := lb.Question{Link: "eth0", MAC: mac(99), Address: netip.MustParseAddr("192.0.2.254")}
 	other := lb.Question{Link: "eth0", MAC: mac(98), Address: netip.MustParseAddr("192.0.2.253")}
@@ -148,7 +148,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// A node whose addresses were taken over is still asked for those that it had.
+// A node whose addresses were taken over is still asked for its former addresses.
 func TestWireRemembers(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(2): 3}}
 	w := newWireChecker(wireConfig(l), time.Now)
@@ -207,7 +207,7 @@ func TestWireElsewhere(t *testing.T) {
 	}
 }
 
-// TestWireWithoutOwnLink: the link of the heartbeats has lost its carrier, or is gone. What the other node answers on
+// TestWireWithoutOwnLink: the link of the heartbeats has lost its carrier, or is gone. An answer of the other node on
 // another link does not show that it works.
 func TestWireWithoutOwnLink(t *testing.T) {
 	lost := own()
@@ -246,7 +246,7 @@ func TestWireHearsForeign(t *testing.T) {
 	}
 }
 
-// The link of the heartbeats alone counts, unless the node is not on it.
+// Only the link of the heartbeats counts, unless the node is not on it.
 func TestWireOfAnotherLink(t *testing.T) {
 	l := &lan{answers: map[lb.MAC]int{mac(12): 3, mac(99): 3}, foreign: []lb.Question{{Link: "eth1", MAC: mac(99)}}}
 	w := newWireChecker(wireConfig(l), time.Now)
@@ -371,13 +371,13 @@ func responderOn(links func() []lb.Interface) *layer2.Responder {
 	})
 }
 
-// ask returns what the watcher makes of the owner.
+// ask returns the watcher's result about the owner.
 func (f *fabric) ask() (reply detect.WireReply) {
 	f.watcher.Do(func() { reply = f.wire.ask("w2").Node })
 	return reply
 }
 
-// try makes the watcher try the owner's echo until trials show what they show: that it gets through or does not.
+// try makes the watcher try the owner's echo until trials show whether it gets through.
 func (f *fabric) try(t *testing.T, echoes bool) {
 	t.Helper()
 	nstest.Until(t, 30*time.Second, "trials", func() bool {
@@ -397,8 +397,8 @@ func (f *fabric) proxy(option string) {
 	}
 }
 
-// impersonate makes a kernel answer for the owner's addresses by its MAC: as a switch does that answers for others, by
-// ARP as by Neighbor Discovery, whatever it is asked.
+// impersonate makes a kernel answer for the owner's addresses by its MAC, by ARP and by Neighbor Discovery: like a
+// switch that answers for other machines.
 func (f *fabric) impersonate() {
 	f.owner.Output("ip", "address", "add", addresses[0].String()+"/32", "dev", "eth0")
 	f.owner.Output("ip", "address", "add", addresses[1].String()+"/128", "dev", "eth0", "nodad")
@@ -424,7 +424,7 @@ func (f *fabric) want(t *testing.T, what string, want detect.WireReply) {
 	}
 }
 
-// A switch that answers for others keeps no dead owner alive, and no live one is mistaken for it.
+// Because of a switch that answers for other machines, no dead owner counts as alive, and no living owner as dead.
 func TestSwitchThatAnswers(t *testing.T) {
 	for _, by := range []string{"proxy_arp_wifi", "neigh_suppress", "another kernel"} {
 		t.Run(by, func(t *testing.T) {

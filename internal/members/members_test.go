@@ -24,7 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// heartbeats has the test program be a heartbeat process.
+// heartbeats is the command that runs the test program as a heartbeat process.
 var heartbeats = []string{os.Args[0], "heartbeats"}
 
 func TestMain(m *testing.M) {
@@ -146,7 +146,7 @@ func (m member) sees(names ...string) func() bool {
 	return func() bool { return slices.Equal(slices.Sorted(maps.Keys(m.View().Alive)), names) }
 }
 
-// Trap: a key of which not all counts, so that another one opens too (MetalLB #3102).
+// Trap: only a part of the key counts, so that another key is accepted too (MetalLB #3102).
 func TestMembers(t *testing.T) {
 	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
 	other := bytes.Clone(key)
@@ -209,7 +209,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// Of many keys none is left that is not among the new ones: it would still open doors.
+// SetKeys removes every key that is not among the new ones: it would still be accepted.
 func TestKeysReplaced(t *testing.T) {
 	keys := func(firsts ...byte) (all [][]byte) {
 		for _, first := range firsts {
@@ -260,7 +260,7 @@ func TestMeta(t *testing.T) {
 			t.Errorf("%+v became %+v, %v", m, got, err)
 		}
 	}
-	// What does not fit is left out, and the metadata says so.
+	// Links that do not fit are left out, and the metadata reports that.
 	many := testMember(300)
 	b := encodeMember(many, memberlist.MetaMaxSize)
 	got, err := decodeMember(b)
@@ -307,7 +307,7 @@ func TestMetaAddresses(t *testing.T) {
 	}
 }
 
-// What a speaker says of the API server always has room.
+// The state of the API server always has room.
 func TestMetaAPI(t *testing.T) {
 	addressed := testMember(3)
 	addressed.Links[1].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.65"), netip.MustParseAddr("fe80::1")}
@@ -329,7 +329,7 @@ func TestMetaAPI(t *testing.T) {
 	}
 }
 
-// Flags that a reader of before does not know are nothing to it, and the rest stands where it stood.
+// An older reader ignores flags that it does not know, and finds the rest at the same place.
 func TestMetaFlags(t *testing.T) {
 	m := testMember(2)
 	before := encodeMember(m, memberlist.MetaMaxSize)
@@ -430,7 +430,7 @@ func TestForgetUnknown(t *testing.T) {
 	}
 }
 
-// A member that runs forgets by itself.
+// A running member removes old metadata by itself.
 func TestForgetsUnknown(t *testing.T) {
 	a := start(t, freePort(t), "127.0.0.1", "a", bytes.Repeat([]byte{7}, 32))
 	a.mu.Lock()
@@ -440,7 +440,7 @@ func TestForgetsUnknown(t *testing.T) {
 	a.leave(t)
 }
 
-// What a speaker says of proxies arrives, whatever room its links take, and an answer cut short is refused.
+// The namespaces without a proxy arrive, however many links there are. Metadata that is cut short is refused.
 func TestMetaProxies(t *testing.T) {
 	for _, m := range []lb.Member{{}, testMember(3), testMember(300)} {
 		m.LacksProxy = []uint32{1, 0x80000000, lb.NamespaceHash("shop")}

@@ -138,7 +138,7 @@ func question(from string, addrs ...netip.Addr) []byte {
 	return append(b, body...)
 }
 
-// An answer counts once, soon, and for the question that it has the nonce of.
+// An answer counts once, in time, and only for the question with its nonce.
 func TestForgedMessages(t *testing.T) {
 	o := &owner{owns: []netip.Addr{owned4}}
 	m := silent(t, o)
