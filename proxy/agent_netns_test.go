@@ -200,7 +200,8 @@ func (n *network) listen(address string) net.Listener {
 	return l
 }
 
-// headers serves connections that begin with a PROXY header: it answers each line with the header as an independent parser reads it.
+// headers serves connections that begin with a PROXY header: it answers each line with the header as an independent
+// parser reads it.
 func (n *network) headers(address string) {
 	l := n.listen(address)
 	go nstest.ServeEach(l, func(c net.Conn) {
@@ -308,7 +309,9 @@ func (n *network) ask(from, to string) (answer string, local net.Addr, err error
 
 func testService(name string, listen uint16, change func(*haproxy.Service), endpoints ...string) haproxy.Service {
 	s := haproxy.Service{
-		Key: lb.Key{Namespace: "shop", Name: name}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")},
+		Key: lb.Key{Namespace: "shop", Name: name}, Addresses: []netip.Addr{
+			netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10"),
+		},
 		Proxy: lb.Proxy{Method: lb.RoundRobin, Client: 50 * time.Second, Member: 50 * time.Second, Connect: time.Second},
 		Ports: []haproxy.Port{{Port: 443, Listen: listen}},
 	}
@@ -327,10 +330,13 @@ func TestHeaders(t *testing.T) {
 		n.headers("10.1.0.1:80")
 		n.headers("[fd01::1]:80")
 		n.web("10.1.0.1:8080", forwarded)
-		monitor := &lb.Monitor{Delay: 200 * time.Millisecond, Timeout: time.Second, Rise: 1, Fall: 1} // its checks have a header too
+		// its checks have a header too
+		monitor := &lb.Monitor{Delay: 200 * time.Millisecond, Timeout: time.Second, Rise: 1, Fall: 1}
 		newPod(t,
 			testService("one", 31001, func(s *haproxy.Service) { s.Header = 1 }, "10.1.0.1:80"),
-			testService("two", 31002, func(s *haproxy.Service) { s.Header, s.Monitor, s.Inspect = 2, monitor, time.Second }, "[fd01::1]:80"),
+			testService("two", 31002, func(s *haproxy.Service) {
+				s.Header, s.Monitor, s.Inspect = 2, monitor, time.Second
+			}, "[fd01::1]:80"),
 			testService("web", 31003, func(s *haproxy.Service) { s.HTTP = true }, "10.1.0.1:8080"))
 		for version, port := range map[int]string{1: "31001", 2: "31002"} {
 			for from, to := range map[string]string{"10.0.0.10": "10.0.0.1", "fd00::10": "fd00::1"} {
@@ -345,7 +351,9 @@ func TestHeaders(t *testing.T) {
 			}
 		}
 		for from, to := range map[string]string{"10.0.0.10": "10.0.0.1", "fd00::10": "[fd00::1]"} {
-			client := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return n.dial(from, to+":31003") }}}
+			client := http.Client{Transport: &http.Transport{
+				DialContext: func(context.Context, string, string) (net.Conn, error) { return n.dial(from, to+":31003") },
+			}}
 			r, _ := http.NewRequest("GET", "http://shop/", nil)
 			r.Header.Set("X-Forwarded-For", "198.51.100.7") // what the client says of itself stays, before what is true
 			r.Header.Set("X-Forwarded-Proto", "https")
@@ -370,14 +378,24 @@ func TestLists(t *testing.T) {
 		}
 		pod := newPod(t,
 			testService("open", 31000, nil, "10.1.0.1:80"),
-			testService("allow4", 31001, lists(func(a *lb.Access) { a.Restricted, a.Allow = true, []netip.Prefix{p("10.0.0.10/32")} }), "10.1.0.1:80"),
-			testService("allow6", 31002, lists(func(a *lb.Access) { a.Restricted, a.Allow = true, []netip.Prefix{p("::/0")} }), "10.1.0.1:80"),
-			testService("deny", 31003, lists(func(a *lb.Access) { a.Deny = []netip.Prefix{p("10.0.0.10/32"), p("fd00::10/128")} }), "10.1.0.1:80"),
+			testService("allow4", 31001, lists(func(a *lb.Access) {
+				a.Restricted, a.Allow = true, []netip.Prefix{p("10.0.0.10/32")}
+			}), "10.1.0.1:80"),
+			testService("allow6", 31002, lists(func(a *lb.Access) {
+				a.Restricted, a.Allow = true, []netip.Prefix{p("::/0")}
+			}), "10.1.0.1:80"),
+			testService("deny", 31003, lists(func(a *lb.Access) {
+				a.Deny = []netip.Prefix{p("10.0.0.10/32"), p("fd00::10/128")}
+			}), "10.1.0.1:80"),
 			testService("none", 31004, lists(func(a *lb.Access) { a.Restricted = true }), "10.1.0.1:80"),
-			testService("inside", 31005, lists(func(a *lb.Access) { a.Restricted, a.InternalAllowed = true, true }), "10.1.0.1:80"))
+			testService("inside", 31005, lists(func(a *lb.Access) {
+				a.Restricted, a.InternalAllowed = true, true
+			}), "10.1.0.1:80"))
 		pod.state.Internal = []netip.Prefix{p("10.0.0.11/32"), p("fd00::11/128")}
 		pod.apply()
-		for port, want := range map[int]string{31000: "yyyy", 31001: "ynnn", 31002: "nnyy", 31003: "nyny", 31004: "nnnn", 31005: "nyny"} {
+		for port, want := range map[int]string{
+			31000: "yyyy", 31001: "ynnn", 31002: "nnyy", 31003: "nyny", 31004: "nnnn", 31005: "nyny",
+		} {
 			got := ""
 			for _, from := range []string{"10.0.0.10", "10.0.0.11", "fd00::10", "fd00::11"} {
 				if answer, _, err := n.ask(from, door(from, port)); err == nil && answer == "10.1.0.1:80" {
@@ -470,7 +488,8 @@ func TestTenants(t *testing.T) {
 			if _, _, err := n.ask("10.0.0.21", "10.0.0.1:31009"); err != nil {
 				t.Errorf("%s: a new connection of the other namespace fails: %v", after, err)
 			}
-			if answer, err := http.Get("http://" + p.engine.listen + "/readyz"); err != nil || answer.StatusCode != http.StatusOK {
+			if answer, err := http.Get("http://" + p.engine.listen + "/readyz"); err != nil ||
+				answer.StatusCode != http.StatusOK {
 				t.Errorf("%s: the pod is not ready (%v)", after, err)
 			}
 		}
@@ -566,7 +585,8 @@ func TestInternal(t *testing.T) {
 	})
 }
 
-// One client reaches one pod through every proxy, whether the engine got its servers from the file or by its socket, and after a reload.
+// One client reaches one pod through every proxy, whether the engine got its servers from the file or by its socket,
+// and after a reload.
 func TestSourceIP(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -702,7 +722,8 @@ func TestTakenPort(t *testing.T) {
 		// A restart of the agent is no reload.
 		p.state.Services = p.agent.served
 		again := newAgent(p.agent.log, p.agent.dir)
-		again.cluster, again.engine, again.bounds, again.desired = p.agent.cluster, p.agent.engine, p.agent.bounds, p.agent.desired
+		again.cluster, again.engine, again.bounds, again.desired = p.agent.cluster, p.agent.engine, p.agent.bounds,
+			p.agent.desired
 		p.agent = again
 		if err := p.sync(); err != nil || p.reloads("done") != 0 {
 			t.Errorf("a restart of the agent: %v reloads (%v)", p.reloads("done"), err)
@@ -710,8 +731,8 @@ func TestTakenPort(t *testing.T) {
 	})
 }
 
-// TestRefusedFile: an engine that refuses a file goes on with the old one, and is not asked again until there is another,
-// or some time has passed.
+// TestRefusedFile: an engine that refuses a file goes on with the old one, and is not asked again until there is
+// another, or some time has passed.
 func TestRefusedFile(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -719,8 +740,11 @@ func TestRefusedFile(t *testing.T) {
 		n.names("10.1.0.2:80")
 		p := newPod(t, testService("plain", 31001, nil, "10.1.0.1:80"))
 		before := p.of(p.tenant()).Config().Hash
-		wrong := testService("wrong", 31002, func(s *haproxy.Service) { s.Secret, s.Certificate = "tls", strings.Repeat("0", 32) })
-		must(t, os.WriteFile(filepath.Join(p.tenant().engine.Directory, haproxy.PairFile(wrong.Certificate)), []byte("no pair"), 0o600))
+		wrong := testService("wrong", 31002, func(s *haproxy.Service) {
+			s.Secret, s.Certificate = "tls", strings.Repeat("0", 32)
+		})
+		must(t, os.WriteFile(filepath.Join(p.tenant().engine.Directory, haproxy.PairFile(wrong.Certificate)),
+			[]byte("no pair"), 0o600))
 		p.state.Services = append(p.state.Services, wrong)
 		for range 5 {
 			p.tenant().last = time.Now().Add(-retryTime / 2)
@@ -742,8 +766,8 @@ func TestRefusedFile(t *testing.T) {
 	})
 }
 
-// TestBegin: the loop of a namespace begins with what is wanted. With nothing it would have the worker of an agent before
-// close all ports.
+// TestBegin: the loop of a namespace begins with what is wanted. With nothing it would have the worker of an agent
+// before close all ports.
 func TestBegin(t *testing.T) {
 	a := newAgent(slog.New(slog.DiscardHandler), t.TempDir())
 	a.cluster, a.desired = fixed{}, func() haproxy.State {

@@ -51,11 +51,14 @@ func TestIdle(t *testing.T) {
 		idle := func(client, member time.Duration, web bool) func(*haproxy.Service) {
 			return func(s *haproxy.Service) { s.Client, s.Member, s.HTTP = client, member, web }
 		}
-		newPod(t, testService("client", 31001, idle(short, long, false), "10.1.0.1:80"), testService("member", 31002, idle(long, short, false), "10.1.0.1:80"),
+		newPod(t, testService("client", 31001, idle(short, long, false), "10.1.0.1:80"),
+			testService("member", 31002, idle(long, short, false), "10.1.0.1:80"),
 			testService("web", 31003, idle(short, long, true), "10.1.0.1:8080"))
 		var group sync.WaitGroup
 		for _, from := range []string{"10.0.0.10", "fd00::10"} {
-			for port, line := range map[int]string{31001: "hello\n", 31002: "hello\n", 31003: "GET / HTTP/1.1\r\nHost: shop\r\n\r\n"} {
+			for port, line := range map[int]string{
+				31001: "hello\n", 31002: "hello\n", 31003: "GET / HTTP/1.1\r\nHost: shop\r\n\r\n",
+			} {
 				c, err := n.dial(from, door(from, port))
 				must(t, err)
 				group.Go(func() {
@@ -87,7 +90,8 @@ func TestDistribution(t *testing.T) {
 		n := newNetwork(t)
 		all := n.four()
 		method := func(m lb.Method) func(*haproxy.Service) { return func(s *haproxy.Service) { s.Method = m } }
-		newPod(t, testService("turns", 31001, method(lb.RoundRobin), all...), testService("least", 31002, method(lb.LeastConnections), all...),
+		newPod(t, testService("turns", 31001, method(lb.RoundRobin), all...),
+			testService("least", 31002, method(lb.LeastConnections), all...),
 			testService("port", 31003, method(lb.SourceIPPort), all...))
 		ask := func(port, times int) map[string]int {
 			share := map[string]int{}
@@ -159,8 +163,8 @@ func (p *pod) endpointUp(name, endpoint string) bool {
 	return false
 }
 
-// A hung endpoint gets no connections after the time that the monitor's settings give, and gets them again after its time. A flapping
-// one changes state only after as many equal answers in a row as the settings want.
+// A hung endpoint gets no connections after the time that the monitor's settings give, and gets them again after its
+// time. A flapping one changes state only after as many equal answers in a row as the settings want.
 func TestMonitor(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -189,15 +193,21 @@ func TestMonitor(t *testing.T) {
 		web := func(m *lb.Monitor) func(*haproxy.Service) {
 			return func(s *haproxy.Service) { s.HTTP, s.Monitor, s.Connect = true, m, connect }
 		}
-		p := newPod(t, testService("hung", 31001, web(&monitor), "10.1.0.1:8080"), testService("flaps", 31002, web(&patient), "10.1.0.2:8080"))
+		p := newPod(t, testService("hung", 31001, web(&monitor), "10.1.0.1:8080"),
+			testService("flaps", 31002, web(&patient), "10.1.0.2:8080"))
 
-		nstest.Until(t, 10*time.Second, "a good check: before it one failure is enough", func() bool { return checks.Load() > 1 })
+		nstest.Until(t, 10*time.Second, "a good check: before it one failure is enough", func() bool {
+			return checks.Load() > 1
+		})
 		// The first check begins within the delay, the next ones a delay after the end of the one before.
 		const slack = 200 * time.Millisecond
 		for _, turn := range []struct {
 			hangs           bool
 			atLeast, within time.Duration
-		}{{true, 2*monitor.Delay + 3*monitor.Timeout, 3*monitor.Delay + 3*monitor.Timeout}, {false, monitor.Delay, 2*monitor.Delay + monitor.Timeout}} {
+		}{
+			{true, 2*monitor.Delay + 3*monitor.Timeout, 3*monitor.Delay + 3*monitor.Timeout},
+			{false, monitor.Delay, 2*monitor.Delay + monitor.Timeout},
+		} {
 			hangs.Store(turn.hangs)
 			start := time.Now()
 			nstest.Until(t, 10*time.Second, fmt.Sprintf("an endpoint that hangs: %t", turn.hangs), func() bool {
@@ -248,7 +258,10 @@ func TestSlowClients(t *testing.T) {
 		})
 		const limit = 4 * time.Second
 		slow := func(s *haproxy.Service) { s.Client = limit }
-		newPod(t, testService("web", 31001, func(s *haproxy.Service) { slow(s); s.HTTP = true }, "10.1.0.1:8080"), testService("pours", 31002, slow, "10.1.0.1:80"))
+		newPod(t, testService("web", 31001, func(s *haproxy.Service) {
+			slow(s)
+			s.HTTP = true
+		}, "10.1.0.1:8080"), testService("pours", 31002, slow, "10.1.0.1:80"))
 
 		var group sync.WaitGroup
 		for i := range hops {
@@ -304,7 +317,8 @@ func TestSlowClients(t *testing.T) {
 		<-poured
 		// Its time begins after it came, and before the last that the pod could send: what is on the way goes on for a while.
 		if ended.Sub(start) < limit*95/100 || ended.Sub(last) > limit*105/100 {
-			t.Errorf("a client that does not read: %s after it came, %s after the last, want %s ± 5 %%", ended.Sub(start), ended.Sub(last), limit)
+			t.Errorf("a client that does not read: %s after it came, %s after the last, want %s ± 5 %%", ended.Sub(start),
+				ended.Sub(last), limit)
 		}
 	})
 }

@@ -40,7 +40,10 @@ func newTLSPod(t *testing.T, services ...haproxy.Service) *tlsPod {
 func (p *tlsPod) adopt(a *agent) {
 	p.agent = a
 	c := a.certificates
-	c.kick, c.follow = func() {}, func(_ lb.Key, see func(*corev1.Secret, error) error) func() { p.tell = see; return func() {} }
+	c.kick, c.follow = func() {}, func(_ lb.Key, see func(*corev1.Secret, error) error) func() {
+		p.tell = see
+		return func() {}
+	}
 	p.agent.desired = func() haproxy.State {
 		var asked []*lb.Service
 		for i := range p.services {
@@ -121,7 +124,8 @@ func (n *network) name(to string) string {
 
 var ends = map[string]string{"10.0.0.10": "10.0.0.1", "fd00::10": "fd00::1"}
 
-// TLS ends at the proxy, of both families: behind it is HTTP, asked in either version, or a header and the plain stream.
+// TLS ends at the proxy, of both families: behind it is HTTP, asked in either version, or a header and the plain
+// stream.
 func TestTLS(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -144,9 +148,10 @@ func TestTLS(t *testing.T) {
 		for from, to := range ends {
 			for port, forwarded := range map[string]string{"31001": "[]", "31002": "[" + from + "]"} {
 				for _, protocols := range [][]string{{"h2", "http/1.1"}, {"http/1.1"}} {
-					transport := &http.Transport{ForceAttemptHTTP2: len(protocols) > 1, DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
-						return n.handshake(from, net.JoinHostPort(to, port), func(c *tls.Config) { c.NextProtos = protocols })
-					}}
+					transport := &http.Transport{ForceAttemptHTTP2: len(protocols) > 1,
+						DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
+							return n.handshake(from, net.JoinHostPort(to, port), func(c *tls.Config) { c.NextProtos = protocols })
+						}}
 					r, _ := http.NewRequest("GET", "https://web.example/", nil)
 					r.Header.Set("X-Forwarded-Proto", "http") // what the client says of itself does not count
 					answer, err := (&http.Client{Transport: transport}).Do(r)
@@ -161,12 +166,15 @@ func TestTLS(t *testing.T) {
 					}
 				}
 			}
-			c, err := n.handshake(from, net.JoinHostPort(to, "31003"), func(c *tls.Config) { c.NextProtos = []string{"h2", "http/1.1"} })
+			c, err := n.handshake(from, net.JoinHostPort(to, "31003"), func(c *tls.Config) {
+				c.NextProtos = []string{"h2", "http/1.1"}
+			})
 			must(t, err)
 			fmt.Fprintln(c, "hello")
 			got, err := bufio.NewReader(c).ReadString('\n')
 			destination := map[string]string{"10.0.0.10": "192.0.2.10:443", "fd00::10": "[2001:db8::10]:443"}[from]
-			if want := fmt.Sprintf("v2 %v %s at 10.1.0.1:80\n", c.LocalAddr(), destination); err != nil || got != want || c.ConnectionState().NegotiatedProtocol != "" {
+			if want := fmt.Sprintf("v2 %v %s at 10.1.0.1:80\n", c.LocalAddr(), destination); err != nil || got != want ||
+				c.ConnectionState().NegotiatedProtocol != "" {
 				t.Errorf("from %s: %q by %q (%v), want %q", from, got, c.ConnectionState().NegotiatedProtocol, err, want)
 			}
 			c.Close()
@@ -190,7 +198,9 @@ func TestRotation(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newNetwork(t)
 		n.headers("10.1.0.1:80")
-		p := newTLSPod(t, testService("stream", 31001, func(s *haproxy.Service) { s.Secret, s.Header = "tls", 1 }, "10.1.0.1:80"))
+		p := newTLSPod(t, testService("stream", 31001, func(s *haproxy.Service) {
+			s.Secret, s.Header = "tls", 1
+		}, "10.1.0.1:80"))
 		named := func(name string) *corev1.Secret { return tlsSecret(t, name, 0, time.Hour, time.Hour) }
 		p.set(named("v0"))
 		n.underLoad(5, func(from string) (net.Conn, error) { return n.handshake(from, "10.0.0.1:31001", nil) }, func(i int) {
@@ -204,7 +214,8 @@ func TestRotation(t *testing.T) {
 		}
 		// Another agent waits for the Secrets before it says what is wanted: the engine has the pair.
 		again := newAgent(p.agent.log, p.agent.dir)
-		again.cluster, again.program, again.engine, again.bounds = p.agent.cluster, p.agent.program, p.agent.engine, p.agent.bounds
+		again.cluster, again.program, again.engine, again.bounds = p.agent.cluster, p.agent.program, p.agent.engine,
+			p.agent.bounds
 		last := p.agent.certificates.kept[p.services[0].Key]
 		p.adopt(again)
 		for range 3 {
@@ -213,7 +224,10 @@ func TestRotation(t *testing.T) {
 		if got := n.name("10.0.0.1:31001"); got != "v5" || p.reloads("done") > 0 {
 			t.Errorf("another agent makes the certificate %s, after %v reloads", got, p.reloads("done"))
 		}
-		p.set(&corev1.Secret{Type: corev1.SecretTypeTLS, Data: map[string][]byte{corev1.TLSCertKey: last.text, corev1.TLSPrivateKeyKey: last.text}})
+		p.set(&corev1.Secret{
+			Type: corev1.SecretTypeTLS,
+			Data: map[string][]byte{corev1.TLSCertKey: last.text, corev1.TLSPrivateKeyKey: last.text},
+		})
 		reloads := p.reloads("done")
 		weak, wrong := tlsSecret(t, "weak", 1024, time.Hour, time.Hour), named("wrong")
 		wrong.Data[corev1.TLSPrivateKeyKey] = named("x").Data[corev1.TLSPrivateKeyKey]
@@ -241,8 +255,8 @@ func TestRotation(t *testing.T) {
 	})
 }
 
-// TestStreams: ten connections with a hundred requests of HTTP/2 each, to a slow application, leave other Services of the
-// namespace their connections, and their worker its life.
+// TestStreams: ten connections with a hundred requests of HTTP/2 each, to a slow application, leave other Services of
+// the namespace their connections, and their worker its life.
 func TestStreams(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -271,9 +285,12 @@ func TestStreams(t *testing.T) {
 
 		var group sync.WaitGroup
 		for c := range clients {
-			client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
-				return n.handshake(fmt.Sprintf("10.0.0.%d", 10+c), "10.0.0.1:31001", func(c *tls.Config) { c.NextProtos = []string{"h2"} })
-			}}}
+			client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
+				DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
+					return n.handshake(fmt.Sprintf("10.0.0.%d", 10+c), "10.0.0.1:31001", func(c *tls.Config) {
+						c.NextProtos = []string{"h2"}
+					})
+				}}}
 			for range streams {
 				group.Go(func() {
 					answer, err := client.Get("https://web.example/")
@@ -297,7 +314,8 @@ func TestStreams(t *testing.T) {
 		close(release)
 		group.Wait()
 		if highest.Load() > connections || p.pid() != pid {
-			t.Errorf("%d requests were at the application at once, of %d; process %s after %s", highest.Load(), connections, p.pid(), pid)
+			t.Errorf("%d requests were at the application at once, of %d; process %s after %s", highest.Load(), connections,
+				p.pid(), pid)
 		}
 	})
 }

@@ -66,7 +66,10 @@ func TestReadPair(t *testing.T) {
 	good, other := goodSecret(t), goodSecret(t)
 	crt, key := string(good.Data[corev1.TLSCertKey]), string(good.Data[corev1.TLSPrivateKeyKey])
 	with := func(crt, key string) *corev1.Secret {
-		return &corev1.Secret{Type: corev1.SecretTypeTLS, Data: map[string][]byte{corev1.TLSCertKey: []byte(crt), corev1.TLSPrivateKeyKey: []byte(key)}}
+		return &corev1.Secret{
+			Type: corev1.SecretTypeTLS,
+			Data: map[string][]byte{corev1.TLSCertKey: []byte(crt), corev1.TLSPrivateKeyKey: []byte(key)},
+		}
 	}
 	opaque := good.DeepCopy()
 	opaque.Type = corev1.SecretTypeOpaque
@@ -77,19 +80,21 @@ func TestReadPair(t *testing.T) {
 	}{
 		"good":    {good, ""},
 		"a chain": {with(crt+string(other.Data[corev1.TLSCertKey]), key), ""},
-		"words around": {with("subject=x\n"+crt+"\nbind :1\n", "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"+
-			key), ""},
-		"another type":                {opaque, lb.SecretWrong},
-		"empty":                       {with("", ""), lb.SecretWrong},
-		"no key":                      {with(crt, ""), lb.SecretWrong},
-		"no certificate":              {with("", key), lb.SecretWrong},
-		"exchanged":                   {with(key, crt), lb.SecretWrong},
-		"not PEM":                     {with("hello", "world"), lb.SecretWrong},
-		"no certificate in the block": {with("-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n", key), lb.SecretWrong},
-		"an encrypted key":            {with(crt, encrypted), lb.SecretWrong},
-		"too large":                   {with(crt+strings.Repeat("\n", maxPair), key), lb.SecretWrong},
-		"the key of another":          {with(crt, string(other.Data[corev1.TLSPrivateKeyKey])), lb.KeyWrong},
-		"expired is read":             {tlsSecret(t, "x", 0, 2*time.Hour, -time.Hour), ""},
+		"words around": {with("subject=x\n"+crt+"\nbind :1\n",
+			"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"+
+				key), ""},
+		"another type":   {opaque, lb.SecretWrong},
+		"empty":          {with("", ""), lb.SecretWrong},
+		"no key":         {with(crt, ""), lb.SecretWrong},
+		"no certificate": {with("", key), lb.SecretWrong},
+		"exchanged":      {with(key, crt), lb.SecretWrong},
+		"not PEM":        {with("hello", "world"), lb.SecretWrong},
+		"no certificate in the block": {with("-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n", key),
+			lb.SecretWrong},
+		"an encrypted key":   {with(crt, encrypted), lb.SecretWrong},
+		"too large":          {with(crt+strings.Repeat("\n", maxPair), key), lb.SecretWrong},
+		"the key of another": {with(crt, string(other.Data[corev1.TLSPrivateKeyKey])), lb.KeyWrong},
+		"expired is read":    {tlsSecret(t, "x", 0, 2*time.Hour, -time.Hour), ""},
 	} {
 		p, fault := readPair(tt.secret)
 		if fault != tt.want || (p == nil) != (tt.want != "") {
@@ -101,14 +106,16 @@ func TestReadPair(t *testing.T) {
 		}
 		for rest := p.text; len(rest) > 0; {
 			var b *pem.Block
-			if b, rest = pem.Decode(rest); b == nil || b.Type != "CERTIFICATE" && b.Type != "PRIVATE KEY" || strings.Contains(string(p.text), "bind") {
+			if b, rest = pem.Decode(rest); b == nil || b.Type != "CERTIFICATE" && b.Type != "PRIVATE KEY" ||
+				strings.Contains(string(p.text), "bind") {
 				t.Fatalf("%s: more than a pair comes to HAProxy", name)
 			}
 		}
 	}
 }
 
-// HAProxy refuses what Go reads, and is asked first: otherwise one Secret would keep the changes of all Services from coming into force.
+// HAProxy refuses what Go reads, and is asked first: otherwise one Secret would keep the changes of all Services from
+// coming into force.
 func TestTake(t *testing.T) {
 	a := newAgent(slog.New(slog.DiscardHandler), t.TempDir())
 	var err error
@@ -146,7 +153,9 @@ type vault struct {
 func newVault() vault {
 	v := vault{see: map[lb.Key]func(*corev1.Secret, error) error{}}
 	v.certificates = &certificates{
-		log: slog.New(slog.DiscardHandler), takes: func([]byte) error { return nil }, kick: func() {}, secrets: map[lb.Key]*secret{}, kept: map[lb.Key]*pair{},
+		log: slog.New(slog.DiscardHandler), takes: func([]byte) error {
+			return nil
+		}, kick: func() {}, secrets: map[lb.Key]*secret{}, kept: map[lb.Key]*pair{},
 		follow: func(key lb.Key, see func(*corev1.Secret, error) error) func() {
 			v.see[key] = see
 			return func() { delete(v.see, key) }
@@ -159,7 +168,8 @@ func tlsService(name, secret string) *lb.Service {
 	return &lb.Service{Key: lb.Key{Namespace: "shop", Name: name}, Proxy: &lb.Proxy{Secret: secret}}
 }
 
-// A pair that was good serves until there is another: in place of a Secret that is wrong, missing or forbidden, or has another name.
+// A pair that was good serves until there is another: in place of a Secret that is wrong, missing or forbidden, or has
+// another name.
 func TestCertificates(t *testing.T) {
 	v, at := newVault(), time.Now()
 	web, key := tlsService("web", "tls"), lb.Key{Namespace: "shop", Name: "tls"}
@@ -234,7 +244,8 @@ func TestCertificates(t *testing.T) {
 	third := tell(other, tlsSecret(t, "x", 0, 2*time.Hour, -time.Hour), nil)
 	check("expired, served", lb.CertificateExpired, third, renamed)
 	third = tell(other, tlsSecret(t, "x", 0, -time.Hour, 2*time.Hour), nil)
-	if got := check("not yet valid, served", lb.CertificateExpired, third, renamed); got.again < time.Minute || got.again > time.Hour+time.Minute {
+	if got := check("not yet valid, served", lb.CertificateExpired, third, renamed); got.again < time.Minute ||
+		got.again > time.Hour+time.Minute {
 		t.Errorf("it looks again after %v", got.again)
 	}
 	if v.text(third) == nil || v.text(second) != nil {

@@ -67,7 +67,10 @@ func newRig(t *testing.T, change func(*engine)) *rig {
 			go func() { _, _ = io.Copy(c, c); c.Close() }()
 		}
 	}()
-	r := &rig{T: t, engine: newEngine(slog.New(slog.NewTextHandler(t.Output(), nil))), backend: echo.Addr().String(), port: freePort(t)}
+	r := &rig{
+		T: t, engine: newEngine(slog.New(slog.NewTextHandler(t.Output(), nil))), backend: echo.Addr().String(),
+		port: freePort(t),
+	}
 	r.program, r.dir, r.listen, r.drain = program, dir, "127.0.0.1:"+freePort(t), time.Hour
 	if change != nil {
 		change(r.engine)
@@ -119,7 +122,8 @@ func (r *rig) write(hash, more string) {
 	r.Helper()
 	text := r.config(hash, more)
 	dir := filepath.Join(r.dir, "a")
-	must(r, errors.Join(os.MkdirAll(dir, 0o700), put(dir, configFile, text), put(r.dir, desiredFile, `{"namespaces": ["a"]}`)))
+	must(r,
+		errors.Join(os.MkdirAll(dir, 0o700), put(dir, configFile, text), put(r.dir, desiredFile, `{"namespaces": ["a"]}`)))
 }
 
 // has returns the configuration that is served, "" for none.
@@ -247,8 +251,8 @@ func (r *rig) endedFor(cause string) float64 {
 	return testutil.ToFloat64(r.endings.WithLabelValues("a", cause))
 }
 
-// TestServes: the proxy is ready, and says what it serves, when the agent has written a configuration and a worker runs it; a
-// speaker hears of the next one at once.
+// TestServes: the proxy is ready, and says what it serves, when the agent has written a configuration and a worker runs
+// it; a speaker hears of the next one at once.
 func TestServes(t *testing.T) {
 	r := newRig(t, nil)
 	if r.status("/readyz") != http.StatusServiceUnavailable || r.status("/healthz") != http.StatusOK {
@@ -279,7 +283,8 @@ func TestServes(t *testing.T) {
 	}
 	select {
 	case text := <-heard:
-		if err := json.Unmarshal([]byte(text), &got); err != nil || got.Hash == what.Hash || strconv.Itoa(got.Frontends["a/b"]["80"]) != r.port {
+		if err := json.Unmarshal([]byte(text), &got); err != nil || got.Hash == what.Hash ||
+			strconv.Itoa(got.Frontends["a/b"]["80"]) != r.port {
 			t.Errorf("%v, %s", err, text)
 		}
 	case <-time.After(5 * time.Second):
@@ -287,8 +292,8 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestTakeOver: when a reload is done the new worker alone takes new connections, however late the one before hears that it shall stop.
-// That it ends is no failure.
+// TestTakeOver: when a reload is done the new worker alone takes new connections, however late the one before hears
+// that it shall stop. That it ends is no failure.
 func TestTakeOver(t *testing.T) {
 	late := filepath.Join(t.TempDir(), "late")
 	must(t, os.WriteFile(late, []byte(`#!/bin/sh
@@ -366,7 +371,8 @@ func TestWorkerHangs(t *testing.T) {
 	}
 }
 
-// TestRefused: HAProxy's refusal of a configuration is reported, and the worker goes on; after its death the last good one is used.
+// TestRefused: HAProxy's refusal of a configuration is reported, and the worker goes on; after its death the last good
+// one is used.
 func TestRefused(t *testing.T) {
 	r := newRig(t, nil)
 	r.serve("aaaa0000")
@@ -413,7 +419,8 @@ func TestRefusedFirst(t *testing.T) {
 	r.serve("aaaa1111")
 }
 
-// TestWorkersBounded: connections of an older worker last, until there are too many of them or their time is over; both is counted.
+// TestWorkersBounded: connections of an older worker last, until there are too many of them or their time is over; both
+// is counted.
 func TestWorkersBounded(t *testing.T) {
 	r := newRig(t, nil)
 	var conns []net.Conn
@@ -477,7 +484,8 @@ func TestTermination(t *testing.T) {
 		t.Error(err)
 	}
 	r.ran <- nil
-	if took := time.Since(start); took < r.terminate || took > r.terminate+endTime+time.Second || echoes(conn) || r.endedFor("termination") != 1 {
+	if took := time.Since(start); took < r.terminate || took > r.terminate+endTime+time.Second || echoes(conn) ||
+		r.endedFor("termination") != 1 {
 		t.Errorf("after %v, %v connections counted", took, r.endedFor("termination"))
 	}
 }
@@ -490,7 +498,8 @@ func TestTerminationIdle(t *testing.T) {
 	r.stop()
 	err := <-r.ran
 	r.ran <- nil
-	if took := time.Since(start); err != nil || took < handoverTime || took > handoverTime+10*time.Second || r.endedFor("termination") != 0 {
+	if took := time.Since(start); err != nil || took < handoverTime || took > handoverTime+10*time.Second ||
+		r.endedFor("termination") != 0 {
 		t.Errorf("%v, after %v", err, took)
 	}
 }
@@ -514,7 +523,8 @@ func TestEngineAgain(t *testing.T) {
 	r.dial()
 }
 
-// TestKeep: an agent that ends or hangs is started again, and the pod's order to end ends both, after endpoints have followed for a while.
+// TestKeep: an agent that ends or hangs is started again, and the pod's order to end ends both, after endpoints have
+// followed for a while.
 func TestKeep(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	lines := func() string { text, _ := os.ReadFile(log); return string(text) }
@@ -529,8 +539,9 @@ func TestKeep(t *testing.T) {
 	const stay = time.Second
 	ended := make(chan int, 1)
 	go func() {
-		ended <- keep([]string{"sh", "-c", "trap 'echo y >> " + log + "; exit' TERM; echo x >> " + log + "; test $(wc -l < " + log +
-			") = 1 && exit 2; while :; do sleep 0.1; done"},
+		ended <- keep([]string{"sh",
+			"-c", "trap 'echo y >> " + log + "; exit' TERM; echo x >> " + log + "; test $(wc -l < " + log +
+				") = 1 && exit 2; while :; do sleep 0.1; done"},
 			strings.TrimPrefix(health.URL, "http://"), stay)
 	}()
 	nstest.Until(t, 10*time.Second, "it starts again", func() bool { return lines() == "x\nx\n" })
@@ -597,8 +608,8 @@ func TestShare(t *testing.T) {
 	r.dial()
 }
 
-// TestSeats: a namespace that has nothing proxied any more keeps its open connections, unless another one needs its seat;
-// if it comes back before, it is served again.
+// TestSeats: a namespace that has nothing proxied any more keeps its open connections, unless another one needs its
+// seat; if it comes back before, it is served again.
 func TestSeats(t *testing.T) {
 	r := newRig(t, func(e *engine) { e.maxSeats = 1 })
 	r.serve("aaaa0000")

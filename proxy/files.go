@@ -60,7 +60,8 @@ func clearSeat(dir string) {
 // put replaces a file at once.
 func put(dir, name, text string) error {
 	partial := filepath.Join(dir, name+".partial")
-	if err := errors.Join(os.WriteFile(partial, []byte(text), 0o600), os.Rename(partial, filepath.Join(dir, name))); err != nil {
+	err := errors.Join(os.WriteFile(partial, []byte(text), 0o600), os.Rename(partial, filepath.Join(dir, name)))
+	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil

@@ -18,8 +18,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
-// What providers' guides have users write for a server behind a load balancer that sends the PROXY protocol: nginx, as ingress-nginx
-// writes it for use-proxy-protocol, and HAProxy. Each answers with the client and the destination that it believes in.
+// What providers' guides have users write for a server behind a load balancer that sends the PROXY protocol: nginx, as
+// ingress-nginx writes it for use-proxy-protocol, and HAProxy. Each answers with the client and the destination that it
+// believes in.
 const (
 	nginxGuide = `daemon off;
 user root;
@@ -111,7 +112,8 @@ func TestGuides(t *testing.T) {
 		n.server("80", "nginx.conf", nginxGuide, "nginx", "-c")
 		n.server("81", "haproxy.cfg", haproxyGuide, "haproxy", "-db", "-f")
 		header := func(version int) func(*haproxy.Service) { return func(s *haproxy.Service) { s.Header = version } }
-		newPod(t, testService("nginx1", 31001, header(1), "10.1.0.1:80"), testService("nginx2", 31002, header(2), "[fd01::1]:80"),
+		newPod(t, testService("nginx1", 31001, header(1), "10.1.0.1:80"),
+			testService("nginx2", 31002, header(2), "[fd01::1]:80"),
 			testService("haproxy1", 31003, header(1), "[fd01::1]:81"), testService("haproxy2", 31004, header(2), "10.1.0.1:81"),
 			testService("web", 31005, func(s *haproxy.Service) { s.HTTP = true }, "10.1.0.1:8080"))
 		for from, to := range map[string]string{"10.0.0.10": "192.0.2.10 443", "fd00::10": "2001:db8::10 443"} {

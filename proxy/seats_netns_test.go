@@ -32,10 +32,10 @@ func buffered(t *testing.T) (sum int) {
 	return sum
 }
 
-// TestSeatsFull: every seat is taken, and all connections of each are full, as both ends send and do not read. No worker
-// is killed or started for that, and the memory is within the bound from which the chart computes the limit. When both
-// ends of the connections have gone, each namespace serves new clients. If only the client has gone, HAProxy keeps what
-// it has for the application until the idle time ends, and counts the connection as long.
+// TestSeatsFull: every seat is taken, and all connections of each are full, as both ends send and do not read. No
+// worker is killed or started for that, and the memory is within the bound from which the chart computes the limit.
+// When both ends of the connections have gone, each namespace serves new clients. If only the client has gone, HAProxy
+// keeps what it has for the application until the idle time ends, and counts the connection as long.
 func TestSeatsFull(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -24,7 +24,9 @@ func (r release) airGap(context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for _, file := range []string{daemons.archive, proxies.archive, filepath.Base(r.packed()), "install.yaml", "uninstall.yaml"} {
+	for _, file := range []string{
+		daemons.archive, proxies.archive, filepath.Base(r.packed()), "install.yaml", "uninstall.yaml",
+	} {
 		if err := os.Link(filepath.Join(r.out, file), filepath.Join(dir, file)); err != nil {
 			return err
 		}
@@ -87,7 +89,8 @@ func (r release) plugin(ctx context.Context) error {
 			"homepage":         "https://" + module,
 			"platforms":        platforms,
 			"shortDescription": "Explain why a load balancer address answers or not",
-			"description":      "Explains each decision of the load balancer Holdfast about a Service, and what a change would change.",
+			"description": "Explains each decision of the load balancer Holdfast about a Service, and what a change " +
+				"would change.",
 		},
 	})
 	if err != nil {

@@ -100,7 +100,8 @@ func TestPush(t *testing.T) {
 	if pulled, err := os.ReadFile(filepath.Join(dir, "holdfast-1.2.3.tgz")); err != nil || !bytes.Equal(pulled, packed) {
 		t.Errorf("the registry has another chart: %v", err)
 	}
-	objects, err := output(t.Context(), append([]string{r.helm, "template", "--set", "proxy.enabled=true", "x"}, from...)...)
+	objects, err := output(t.Context(),
+		append([]string{r.helm, "template", "--set", "proxy.enabled=true", "x"}, from...)...)
 	must(t, err)
 	for line := range strings.Lines(objects) {
 		if _, image, isImage := strings.Cut(line, " image: "); isImage {

@@ -13,7 +13,9 @@ import (
 )
 
 func TestName(t *testing.T) {
-	commit := source{commit: "8fd0094aef0000000000000000000000000000ff", date: time.Date(2026, 11, 23, 23, 59, 0, 0, time.UTC)}
+	commit := source{
+		commit: "8fd0094aef0000000000000000000000000000ff", date: time.Date(2026, 11, 23, 23, 59, 0, 0, time.UTC),
+	}
 	for _, tt := range []struct {
 		tags     string
 		modified bool
@@ -40,7 +42,8 @@ func TestName(t *testing.T) {
 func TestReleased(t *testing.T) {
 	const changelog = "# Changelog\n\n## 0.3.0 (not released)\n\n## 0.2.0 (2026-11-23)\n\ntext about 0.1.1\n\n## 0.1.0\n"
 	for version, want := range map[string]bool{
-		"0.0.0-20261123-8fd0094": true, "0.1.0": true, "0.2.0": true, "0.3.0": false, "0.1.1": false, "0.2": false, "0x2.0": false,
+		"0.0.0-20261123-8fd0094": true, "0.1.0": true, "0.2.0": true, "0.3.0": false, "0.1.1": false, "0.2": false,
+		"0x2.0": false,
 	} {
 		if err := released(changelog, version); (err == nil) != want {
 			t.Errorf("%s: %v", version, err)
@@ -55,9 +58,12 @@ func TestModule(t *testing.T) {
 		want string
 	}{
 		{debug.Module{Path: "example.org/a", Version: "v1.0.0", Sum: "h1:x"}, "pkg:golang/example.org/a@v1.0.0"},
-		{debug.Module{Path: "example.org/a", Version: "v2.0.0+incompatible"}, "pkg:golang/example.org/a@v2.0.0%2Bincompatible"},
-		{debug.Module{Path: "example.org/a", Version: "v1.0.0", Replace: &debug.Module{Path: "example.org/b", Version: "v1.1.0"}}, "pkg:golang/example.org/b@v1.1.0"},
-		{debug.Module{Path: module + "/api/v1beta1", Version: "v0.0.0", Replace: &debug.Module{Path: "./api/v1beta1"}}, "pkg:golang/" + module +
+		{debug.Module{Path: "example.org/a", Version: "v2.0.0+incompatible"},
+			"pkg:golang/example.org/a@v2.0.0%2Bincompatible"},
+		{debug.Module{Path: "example.org/a", Version: "v1.0.0",
+			Replace: &debug.Module{Path: "example.org/b", Version: "v1.1.0"}}, "pkg:golang/example.org/b@v1.1.0"},
+		{debug.Module{Path: module + "/api/v1beta1", Version: "v0.0.0",
+			Replace: &debug.Module{Path: "./api/v1beta1"}}, "pkg:golang/" + module +
 			"/api/v1beta1@v1.2.3"},
 	} {
 		if got := r.module(&tt.m).PackageURL; got != tt.want {
@@ -66,12 +72,15 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestPins: each architecture has HAProxy pinned, and a pin that is gone, or whose package is another one, is named with what to do.
+// TestPins: each architecture has HAProxy pinned, and a pin that is gone, or whose package is another one, is named
+// with what to do.
 func TestPins(t *testing.T) {
 	pins, err := readPins("haproxy.lock")
 	must(t, err)
 	for _, a := range []string{"amd64", "arm64"} {
-		if !slices.ContainsFunc(pins[a], func(p pin) bool { return p.name == "haproxy" && strings.HasPrefix(p.version, "3.0.") }) {
+		if !slices.ContainsFunc(pins[a], func(p pin) bool {
+			return p.name == "haproxy" && strings.HasPrefix(p.version, "3.0.")
+		}) {
 			t.Errorf("%s: %v", a, pins[a])
 		}
 	}
@@ -81,7 +90,8 @@ func TestPins(t *testing.T) {
 		t.Error("no error for half a line")
 	}
 	r := release{architectures: []string{"amd64", "arm"}, pins: pins}
-	if daemons, proxies := r.platforms(daemons), r.platforms(proxies); !slices.Equal(daemons, r.architectures) || !slices.Equal(proxies, r.architectures[:1]) {
+	if daemons, proxies := r.platforms(daemons), r.platforms(proxies); !slices.Equal(daemons, r.architectures) ||
+		!slices.Equal(proxies, r.architectures[:1]) {
 		t.Errorf("images for %v and %v, of %v", daemons, proxies, r.architectures)
 	}
 	r.architectures = []string{"arm"}
@@ -111,7 +121,8 @@ func TestPins(t *testing.T) {
 	other.sum = sumOf([]byte("other"))
 	for _, p := range []pin{gone, other} {
 		_, err := fetch(t.Context(), cache, p)
-		if err == nil || !strings.Contains(err.Error(), "haproxy 3.0 for amd64") || !strings.Contains(err.Error(), "run make haproxy-pins") {
+		if err == nil || !strings.Contains(err.Error(), "haproxy 3.0 for amd64") ||
+			!strings.Contains(err.Error(), "run make haproxy-pins") {
 			t.Errorf("%s: %v", p.url, err)
 		}
 	}

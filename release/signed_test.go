@@ -157,7 +157,9 @@ func TestSigned(t *testing.T) {
 	if _, err := cosign("verify", public, r.name(daemons)); err == nil {
 		t.Error("another image by the same tag is signed")
 	}
-	pull := []string{r.helm, "pull", "oci://" + r.charts() + "/holdfast", "--version", r.version, "--plain-http", "--destination"}
+	pull := []string{
+		r.helm, "pull", "oci://" + r.charts() + "/holdfast", "--version", r.version, "--plain-http", "--destination",
+	}
 	if _, err := output(t.Context(), append(pull, t.TempDir())...); err != nil {
 		t.Error(err)
 	}

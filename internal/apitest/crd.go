@@ -73,7 +73,8 @@ func read(file string) (CRD, error) {
 	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&v1.Spec)
 	v1.Status.StoredVersions = []string{v1.Spec.Versions[0].Name}
 	var whole apiextensions.CustomResourceDefinition
-	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&v1, &whole, nil); err != nil {
+	convert := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition
+	if err := convert(&v1, &whole, nil); err != nil {
 		return CRD{}, err
 	}
 	// The rules compile, and cost no more than the API server admits.

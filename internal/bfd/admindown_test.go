@@ -118,14 +118,21 @@ func TestEngine(t *testing.T) {
 func advertise(t *testing.T, n *node, router keeper) (stop func()) {
 	t.Helper()
 	t.Setenv(engineEnv, "1")
-	s := bgp.New(bgp.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: func() {}, Command: []string{os.Args[0], "-test.run=^TestEngine$"}})
+	s := bgp.New(bgp.Config{
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: func() {},
+		Command: []string{os.Args[0], "-test.run=^TestEngine$"},
+	})
 	stop = nstest.Running(t, s.Run)
 	peer := lb.Peer{
 		Name: "v4", Address: netip.MustParseAddr("192.0.2.2"), LocalASN: 65000, PeerASN: 65001,
-		Port: 179, HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: time.Second, GracefulRestart: true,
+		Port: 179, HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second, ConnectTime: time.Second,
+		GracefulRestart: true,
 	}
 	route := lb.Route{Prefix: netip.MustParsePrefix(restartedRoute), Peers: []string{"v4"}}
-	s.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{peer}, Routes: lb.MapOf(map[netip.Prefix]*[]lb.Route{route.Prefix: {route}})})
+	s.Set(bgp.Desired{
+		RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{peer},
+		Routes: lb.MapOf(map[netip.Prefix]*[]lb.Route{route.Prefix: {route}}),
+	})
 	n.until("the router has the route", func() bool { return router.has(restartedRoute) && router.up("192.0.2.1") })
 	return stop
 }
@@ -154,7 +161,8 @@ func TestSwitchedOff(t *testing.T) {
 		s := w.session(0)
 		w.ends[1].frozen = true
 		w.run(2 * w.delay) // what is under way arrives
-		s.receive(w.at, packet{state: AdminDown, diagnostic: SwitchedOff, multiplier: 3, myDiscr: s.yourDiscr, yourDiscr: s.myDiscr, transmit: 50 * time.Millisecond,
+		s.receive(w.at, packet{state: AdminDown, diagnostic: SwitchedOff, multiplier: 3, myDiscr: s.yourDiscr,
+			yourDiscr: s.myDiscr, transmit: 50 * time.Millisecond,
 			receive: 50 * time.Millisecond})
 		w.want(0, Down, AdminDown, Signaled)
 		off(silence)

@@ -44,7 +44,9 @@ func TestBusy(t *testing.T) {
 			s.Set(peers)
 		}
 		for _, s := range []*speaker{ours, theirs} {
-			s.until("the session sends each 50 ms", func() bool { return s.status("v4").State == Up && s.status("v4").Transmit == 50*time.Millisecond })
+			s.until("the session sends each 50 ms", func() bool {
+				return s.status("v4").State == Up && s.status("v4").Transmit == 50*time.Millisecond
+			})
 			if gaugeOf(t, s.heartbeats, "holdfast_heartbeat_realtime") == 0 {
 				t.Skip("no real-time priority here")
 			}
@@ -86,7 +88,8 @@ func capture(t *testing.T, ns *nstest.NS, d time.Duration) (times []time.Duratio
 	})
 	defer unix.Close(fd)
 	second := unix.Timeval{Sec: 1}
-	err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &second))
+	err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &second))
 	must(t, err)
 	source := netip.MustParseAddr("192.0.2.1").As4()
 	var b, oob [256]byte
@@ -94,7 +97,8 @@ func capture(t *testing.T, ns *nstest.NS, d time.Duration) (times []time.Duratio
 		n, size, _, _, err := unix.Recvmsg(fd, b[:], oob[:], 0)
 		messages, failed := unix.ParseSocketControlMessage(oob[:size])
 		const port = 20 + 2 // of the destination, behind an IPv4 header without options
-		if err != nil || failed != nil || n < port+2 || [4]byte(b[12:16]) != source || binary.BigEndian.Uint16(b[port:]) != singleHopPort {
+		if err != nil || failed != nil || n < port+2 || [4]byte(b[12:16]) != source ||
+			binary.BigEndian.Uint16(b[port:]) != singleHopPort {
 			continue
 		}
 		for _, m := range messages {

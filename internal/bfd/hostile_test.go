@@ -26,7 +26,8 @@ func TestAuthenticationRefused(t *testing.T) {
 	with[1] |= authenticationBit
 	with[3] = byte(len(with))
 	w.ends[0].table.receive(w.at, w.session(0), with)
-	if s := w.status(0); s.State != Down || s.Received != 0 || s.Rejected != 1 || s.Error != "the neighbor authenticates its packets, which is not supported" {
+	if s := w.status(0); s.State != Down || s.Received != 0 || s.Rejected != 1 ||
+		s.Error != "the neighbor authenticates its packets, which is not supported" {
 		t.Errorf("%+v", s)
 	}
 	w.run(authenticatedTime)
@@ -65,9 +66,12 @@ func TestHostileNeighbor(t *testing.T) {
 			w.run(time.Duration(r.Uint64N(uint64(20 * time.Millisecond))))
 			s := w.session(0)
 			p := packet{
-				diagnostic: Diagnostic(r.Uint64N(32)), state: State(r.Uint64N(4)), poll: r.Uint64N(2) == 0, final: r.Uint64N(2) == 0,
-				demand: r.Uint64N(2) == 0, multiplier: uint8(r.Uint64N(256)), myDiscr: r.Uint32(), yourDiscr: s.myDiscr * uint32(r.Uint64N(2)),
-				transmit: time.Duration(r.Uint32()) >> r.Uint64N(32) * time.Microsecond, receive: time.Duration(r.Uint32()) >> r.Uint64N(32) * time.Microsecond,
+				diagnostic: Diagnostic(r.Uint64N(32)), state: State(r.Uint64N(4)), poll: r.Uint64N(2) == 0,
+				final:  r.Uint64N(2) == 0,
+				demand: r.Uint64N(2) == 0, multiplier: uint8(r.Uint64N(256)), myDiscr: r.Uint32(),
+				yourDiscr: s.myDiscr * uint32(r.Uint64N(2)),
+				transmit:  time.Duration(r.Uint32()) >> r.Uint64N(32) * time.Microsecond,
+				receive:   time.Duration(r.Uint32()) >> r.Uint64N(32) * time.Microsecond,
 			}
 			var b [packetLen]byte
 			p.marshal(&b)
@@ -169,7 +173,8 @@ func flood(t *testing.T, ns *nstest.NS, from, to string, each int, d time.Durati
 		var c *net.UDPConn
 		ns.Do(func() {
 			var err error
-			c, err = net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(from)}, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to)))
+			c, err = net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(from)},
+				net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to)))
 			if err == nil {
 				err = ipv4.NewConn(c).SetTTL(singleHopTTL)
 			}
@@ -251,7 +256,8 @@ func TestForgedByPod(t *testing.T) {
 				}
 			}
 			l.until("the router was heard after the pod", func() bool { return l.status(name).Received > before.Received })
-			if after := l.status(name); after.State != Up || after.Ups != before.Ups || after.Failures != before.Failures || after.SwitchedOff {
+			if after := l.status(name); after.State != Up || after.Ups != before.Ups || after.Failures != before.Failures ||
+				after.SwitchedOff {
 				t.Errorf("a pod touched %s: %+v, before %+v", name, after, before)
 			}
 		}

@@ -122,7 +122,8 @@ func TestFRR(t *testing.T) {
 		for name, s := range sides {
 			l.until("FRR knows the intervals of "+name, func() bool {
 				p := f.peer(s.node)
-				return p.RemoteReceive == 100 && p.RemoteTransmit == 100 && p.RemoteMultiplier == 15 && p.MultiHop == strings.HasPrefix(name, "far")
+				return p.RemoteReceive == 100 && p.RemoteTransmit == 100 && p.RemoteMultiplier == 15 &&
+					p.MultiHop == strings.HasPrefix(name, "far")
 			})
 		}
 		testFaults(t, l)
@@ -173,7 +174,9 @@ func testFaults(t *testing.T, l *lab) {
 	// The path over the other router breaks; the link stays.
 	failures := l.status("v4").Failures
 	l.path.SetDown("far")
-	l.until("the long sessions fall", func() bool { return l.status("far4").State == Down && l.status("far6").State == Down })
+	l.until("the long sessions fall", func() bool {
+		return l.status("far4").State == Down && l.status("far6").State == Down
+	})
 	if s := l.status("v4"); s.State != Up || s.Failures != failures {
 		t.Errorf("a session on a healthy link fell with them: %+v", s)
 	}

@@ -108,7 +108,8 @@ func peersOf(change ...func(*Peer)) []Peer {
 	var out []Peer
 	for name, s := range sides {
 		p := Peer{
-			Name: name, Address: netip.MustParseAddr(s.router), Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 15,
+			Name: name, Address: netip.MustParseAddr(s.router), Transmit: 100 * time.Millisecond,
+			Receive: 100 * time.Millisecond, Multiplier: 15,
 			MultiHop: name == "far4" || name == "far6", MinimumTTL: 254,
 		}
 		if name == "link" {

@@ -54,7 +54,9 @@ func startSpeaker(t testing.TB, address string, behind ...string) *speaker {
 	exe, err := os.Executable()
 	must(t, err)
 	// Without a /proc of its own PID namespace the process does not get real-time priority.
-	command := []string{"unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t proc proc /proc && exec "$0" "$@"`}
+	command := []string{
+		"unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t proc proc /proc && exec "$0" "$@"`,
+	}
 	command = append(append(command, behind...), exe, "-test.run=^TestServe$")
 	s.heartbeats, err = heartbeat.New(heartbeat.Config{
 		Log: slog.New(slog.DiscardHandler), NodeName: "node", Address: netip.MustParseAddr(address), Port: 7948,
@@ -198,7 +200,8 @@ holdfast_bfd_failures_total{peer="a"} 1
 # TYPE holdfast_bfd_session_up gauge
 holdfast_bfd_session_up{peer="a"} 1
 `
-	if err := testutil.CollectAndCompare(m, strings.NewReader(want), "holdfast_bfd_failures_total", "holdfast_bfd_session_up"); err != nil {
+	if err := testutil.CollectAndCompare(m, strings.NewReader(want), "holdfast_bfd_failures_total",
+		"holdfast_bfd_session_up"); err != nil {
 		t.Error(err)
 	}
 	before := changes

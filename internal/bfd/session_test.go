@@ -16,7 +16,8 @@ func TestUp(t *testing.T) {
 		w.settled()
 		for i := range w.ends {
 			w.want(i, Up, Up, NoDiagnostic)
-			if s := w.status(i); s.Transmit != 50*time.Millisecond || s.Detection != 150*time.Millisecond || s.Ups != 1 || s.Failures != 0 {
+			if s := w.status(i); s.Transmit != 50*time.Millisecond || s.Detection != 150*time.Millisecond || s.Ups != 1 ||
+				s.Failures != 0 {
 				t.Errorf("end %d: %+v", i, s)
 			}
 		}
@@ -33,7 +34,8 @@ func TestSlowStart(t *testing.T) {
 		t.Errorf("%d packets in a minute without a neighbor, want 60 to 80: one in 750 to 1000 ms", n)
 	}
 	for _, f := range w.ends[0].sent {
-		if p := f.packet; p.transmit < time.Second || p.receive != 50*time.Millisecond || p.poll || p.state != Down || p.yourDiscr != 0 {
+		if p := f.packet; p.transmit < time.Second || p.receive != 50*time.Millisecond || p.poll || p.state != Down ||
+			p.yourDiscr != 0 {
 			t.Fatalf("sent %+v", p)
 		}
 	}
@@ -381,7 +383,9 @@ func TestAnswer(t *testing.T) {
 const minInterval = 10 * time.Millisecond
 
 func good() Peer {
-	return Peer{Name: "a", Address: addressB, Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 3}
+	return Peer{
+		Name: "a", Address: addressB, Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 3,
+	}
 }
 
 // TestSetBounds: all sessions together have a bounded cost; those beyond it are refused and the others keep running.

@@ -21,7 +21,8 @@ func say(t *testing.T, ns *nstest.NS, from, to string, port uint16, ttl int, b [
 	t.Helper()
 	ns.Do(func() {
 		local, remote := netip.MustParseAddr(from), netip.MustParseAddr(to)
-		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(remote, port)))
+		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)),
+			net.UDPAddrFromAddrPort(netip.AddrPortFrom(remote, port)))
 		must(t, err)
 		defer c.Close()
 		if remote.Is4() {
@@ -50,7 +51,10 @@ func TestFilter(t *testing.T) {
 		ns.AddAddress("lan", "192.0.2.3/24", "2001:db8:1::3/64")
 		n := startNode(t)
 		n.Set(slices.Concat(only("v4"), only("v6"), only("far4"), only("far6")))
-		n.until("the sessions are known", func() bool { all := n.Statuses(); return len(all) == 4 && n.status("far6").Error == "" })
+		n.until("the sessions are known", func() bool {
+			all := n.Statuses()
+			return len(all) == 4 && n.status("far6").Error == ""
+		})
 		for _, s := range []struct{ from, stranger, to string }{
 			{"192.0.2.2", "192.0.2.3", "192.0.2.1"}, {"2001:db8:1::2", "2001:db8:1::3", "2001:db8:1::1"},
 		} {
@@ -223,7 +227,10 @@ func loopback(t testing.TB, n int) (step func()) {
 	var peers []Peer
 	for i := range n {
 		a := netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)})
-		peers = append(peers, Peer{Name: a.String(), Address: a, Source: a, Links: linksOf("lo"), Transmit: minInterval, Receive: minInterval, Multiplier: 3})
+		peers = append(peers, Peer{
+			Name: a.String(), Address: a, Source: a, Links: linksOf("lo"), Transmit: minInterval, Receive: minInterval,
+			Multiplier: 3,
+		})
 	}
 	th.wanted.Store(&peers)
 	step = func() {

@@ -57,7 +57,10 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 // peerOf returns the settings of an end: 50 ms, three times.
 func (w *world) peerOf(i int) Peer {
-	return Peer{Name: "other", Address: w.ends[1-i].address, Transmit: 50 * time.Millisecond, Receive: 50 * time.Millisecond, Multiplier: 3}
+	return Peer{
+		Name: "other", Address: w.ends[1-i].address, Transmit: 50 * time.Millisecond, Receive: 50 * time.Millisecond,
+		Multiplier: 3,
+	}
 }
 
 func (w *world) set(i int, change ...func(*Peer)) {
@@ -169,14 +172,17 @@ func (w *world) up() {
 func (w *world) settled() {
 	w.t.Helper()
 	w.up()
-	w.until(5*time.Second, "both ends have negotiated", func() bool { return !w.session(0).polling && !w.session(1).polling })
+	w.until(5*time.Second, "both ends have negotiated", func() bool {
+		return !w.session(0).polling && !w.session(1).polling
+	})
 	w.run(time.Second)
 }
 
 func (w *world) want(i int, state, remote State, why Diagnostic) {
 	w.t.Helper()
 	if s := w.status(i); s.State != state || s.Remote != remote || s.Diagnostic != why {
-		w.t.Errorf("end %d is %v (%v), sees the neighbor as %v; want %v (%v), %v", i, s.State, s.Diagnostic, s.Remote, state, why, remote)
+		w.t.Errorf("end %d is %v (%v), sees the neighbor as %v; want %v (%v), %v", i, s.State, s.Diagnostic, s.Remote, state,
+			why, remote)
 	}
 }
 

@@ -25,8 +25,12 @@ func TestBackoff(t *testing.T) {
 	}{
 		{"a router that restarts", []time.Duration{0}, []time.Duration{0}},
 		{"three falls", []time.Duration{0, 20 * s, 20 * s}, []time.Duration{0, 0, 0}},
-		{"falls again and again", []time.Duration{0, s, s, s, s, s, s, s, s, s}, []time.Duration{0, 0, 0, 5 * s, 10 * s, 20 * s, 30 * s, 30 * s, 30 * s, 30 * s}},
-		{"each time by the hold time", []time.Duration{0, 95 * s, 95 * s, 95 * s, 95 * s}, []time.Duration{0, 0, 0, 5 * s, 10 * s}},
+		{"falls again and again", []time.Duration{0, s, s, s, s, s, s, s, s, s}, []time.Duration{
+			0, 0, 0, 5 * s, 10 * s, 20 * s, 30 * s, 30 * s, 30 * s, 30 * s,
+		}},
+		{"each time by the hold time", []time.Duration{0, 95 * s, 95 * s, 95 * s, 95 * s}, []time.Duration{
+			0, 0, 0, 5 * s, 10 * s,
+		}},
 		{"seldom", []time.Duration{0, 181 * s, 181 * s, 181 * s, 181 * s}, []time.Duration{0, 0, 0, 0, 0}},
 		{"it stayed up in the end", []time.Duration{0, s, s, s, 181 * s, s}, []time.Duration{0, 0, 0, 5 * s, 0, 0}},
 	} {
@@ -106,7 +110,8 @@ func TestHeld(t *testing.T) {
 		hold()
 	}
 	nstest.Until(t, patience, "it rests", func() bool {
-		return session(s, "good").LastError == "the session failed 4 times in a row; retry in 5s; last error: the BGP engine ended: "+
+		return session(s,
+			"good").LastError == "the session failed 4 times in a row; retry in 5s; last error: the BGP engine ended: "+
 			"signal: killed"
 	})
 	if pidOf(s, "good") != 0 {
@@ -135,7 +140,9 @@ func TestHold(t *testing.T) {
 			s.Set(d)
 		}
 		hold(Path{State: "down", Held: true, Why: "BFD has not come up"})
-		nstest.Until(t, patience, "the others are up", func() bool { return l.frr.established() == 2 && l.bird.established() == 1 })
+		nstest.Until(t, patience, "the others are up", func() bool {
+			return l.frr.established() == 2 && l.bird.established() == 1
+		})
 		if w := session(s, "bird4"); w.State != "idle" || w.BFD != "down" || w.LastError != "BFD has not come up" {
 			t.Errorf("a session that waits is %+v", w)
 		}
@@ -149,19 +156,24 @@ func TestHold(t *testing.T) {
 
 		began := time.Now()
 		hold(Path{State: "down", Held: true, Why: why})
-		nstest.Until(t, patience, "the router has lost the routes", func() bool { return !l.birdKernel.has(both4) && !l.birdKernel.has(forBIRD) })
+		nstest.Until(t, patience, "the router has lost the routes", func() bool {
+			return !l.birdKernel.has(both4) && !l.birdKernel.has(forBIRD)
+		})
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("that took %v, and the hold time is 9s", took)
 		}
 		await(t, "the session", why, func() string { return session(s, "bird4").LastError })
-		if len(l.birdKernel.lost(both6)) > 0 || len(l.frrKernel.lost(both4, both6)) > 0 || !session(s, "bird6").Since.Equal(since) {
+		if len(l.birdKernel.lost(both6)) > 0 || len(l.frrKernel.lost(both4, both6)) > 0 ||
+			!session(s, "bird6").Since.Equal(since) {
 			t.Error("another session was disturbed")
 		}
 		if n := testutil.CollectAndCount(s, "holdfast_bgp_session_up"); n != 4 {
 			t.Errorf("holdfast_bgp_session_up shows %d sessions of 4", n)
 		}
 		hold(Path{State: "up"})
-		nstest.Until(t, patience, "the routes are back", func() bool { return l.birdKernel.has(both4) && l.birdKernel.has(forBIRD) })
+		nstest.Until(t, patience, "the routes are back", func() bool {
+			return l.birdKernel.has(both4) && l.birdKernel.has(forBIRD)
+		})
 
 		// A path that fails again and again is a session that falls again and again.
 		for range free - 1 {

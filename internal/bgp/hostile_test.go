@@ -77,18 +77,23 @@ func TestHostileRouter(t *testing.T) {
 	add("OPEN with a lying parameter", malformed, says(openWith(2, 200, 1, 4, 0)))
 	add("OPEN with a lying capability", malformed, says(openWith(2, 4, 64, 200, 0, 0)))
 	add("OPEN with a lying host name", malformed, says(openWith(2, 4, 73, 2, 250, 1)))
-	add("cut off OPEN", "before its OPEN: it may not know this node as a peer, or another daemon has a session from there", func(r *router) {
-		r.answer = func(conn net.Conn) { _, _ = conn.Write(openWith()[:24]); conn.Close() }
-	})
+	add("cut off OPEN",
+		"before its OPEN: it may not know this node as a peer, or another daemon has a session from there", func(r *router) {
+			r.answer = func(conn net.Conn) { _, _ = conn.Write(openWith()[:24]); conn.Close() }
+		})
 	add("silent", "", says(nil))
 	add("KEEPALIVE for an OPEN", "refused", says(message(19, gobgp.BGP_MSG_KEEPALIVE)))
 	add("truncated UPDATE", malformed, establishes(message(21, gobgp.BGP_MSG_UPDATE, 0, 9)))
-	add("UPDATE with lying lengths", malformed, establishes(message(27, gobgp.BGP_MSG_UPDATE, 0, 0, 255, 255, 64, 1, 9, 0)))
+	add("UPDATE with lying lengths", malformed,
+		establishes(message(27, gobgp.BGP_MSG_UPDATE, 0, 0, 255, 255, 64, 1, 9, 0)))
 	add("garbage after OPEN", malformed, establishes(garbage()))
-	add("NOTIFICATION", "closed by the router: NOTIFICATION 6/2 (cease, administrative shutdown), \"maintenance\": enable the neighbor there",
+	add("NOTIFICATION",
+		"closed by the router: NOTIFICATION 6/2 (cease, administrative shutdown), \"maintenance\": enable the neighbor there",
 		establishes(message(33, gobgp.BGP_MSG_NOTIFICATION, append([]byte{6, 2, 11}, "maintenance"...)...)))
-	add("NOTIFICATION without a reason", "closed by the router: NOTIFICATION 6/10 (cease, BFD down)", establishes(message(21, gobgp.BGP_MSG_NOTIFICATION, 6, 10)))
-	add("NOTIFICATION for our OPEN", "refused this node's OPEN with NOTIFICATION 2/2 (open, bad peer as): it expects another AS than 65000",
+	add("NOTIFICATION without a reason", "closed by the router: NOTIFICATION 6/10 (cease, BFD down)",
+		establishes(message(21, gobgp.BGP_MSG_NOTIFICATION, 6, 10)))
+	add("NOTIFICATION for our OPEN",
+		"refused this node's OPEN with NOTIFICATION 2/2 (open, bad peer as): it expects another AS than 65000",
 		says(message(21, gobgp.BGP_MSG_NOTIFICATION, 2, 2)))
 	add("NOTIFICATION after an OPEN", "refused this node's OPEN with NOTIFICATION 2/6", func(r *router) {
 		r.answer = func(conn net.Conn) {
@@ -140,7 +145,8 @@ func seedUpdate(t *testing.T) []byte {
 	}
 	b, err := gobgp.NewBGPUpdateMessage(nil, []gobgp.PathAttributeInterface{
 		gobgp.NewPathAttributeOrigin(0),
-		gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, []uint32{65001, 65002})}),
+		gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ,
+			[]uint32{65001, 65002})}),
 		hop,
 		gobgp.NewPathAttributeMultiExitDisc(7),
 		gobgp.NewPathAttributeCommunities([]uint32{65001<<16 | 1}),
@@ -221,7 +227,8 @@ func flood(n int) []byte {
 	for first := 0; first < n; first += 100 {
 		var nlri []gobgp.PathNLRI
 		for i := first; i < min(n, first+100); i++ {
-			p, err := gobgp.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)}), 32))
+			p, err := gobgp.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)}),
+				32))
 			if err != nil {
 				panic(err)
 			}
@@ -233,7 +240,8 @@ func flood(n int) []byte {
 		}
 		b, err := gobgp.NewBGPUpdateMessage(nil, []gobgp.PathAttributeInterface{
 			gobgp.NewPathAttributeOrigin(0),
-			gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, []uint32{65001})}),
+			gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ,
+				[]uint32{65001})}),
 			hop,
 		}, nlri).Serialize()
 		if err != nil {

@@ -47,7 +47,9 @@ func TestInteropFlaps(t *testing.T) {
 		if got := session(s, "frr4"); got.Since.IsZero() || got.State != "idle" {
 			t.Errorf("it is %+v", got)
 		}
-		nstest.Until(t, 2*patience, "the session is back in the end", func() bool { return session(s, "frr4").State == lb.Established })
+		nstest.Until(t, 2*patience, "the session is back in the end", func() bool {
+			return session(s, "frr4").State == lb.Established
+		})
 		if took := time.Since(fell); took < restTimes[free]-time.Second {
 			t.Errorf("it was back after %v", took)
 		} else {
@@ -70,10 +72,12 @@ func TestInteropRouteFlaps(t *testing.T) {
 		all := append(stable[:2:2], route(flapping4, "bird4", "frr4"), route(flapping6, "bird6", "frr6"))
 		s.Set(desire(l.peers(), all...))
 		there := func() bool {
-			return l.frrKernel.has(flapping4) && l.frrKernel.has(flapping6) && l.birdKernel.has(flapping4) && l.birdKernel.has(flapping6)
+			return l.frrKernel.has(flapping4) && l.frrKernel.has(flapping6) && l.birdKernel.has(flapping4) &&
+				l.birdKernel.has(flapping6)
 		}
 		nstest.Until(t, patience, "the routes arrive", func() bool {
-			return there() && l.frrKernel.has(both4) && l.frrKernel.has(both6) && l.birdKernel.has(both4) && l.birdKernel.has(both6)
+			return there() && l.frrKernel.has(both4) && l.frrKernel.has(both6) && l.birdKernel.has(both4) &&
+				l.birdKernel.has(both6)
 		})
 		established(t, s, "frr4", "frr6", "bird4", "bird6")
 		before := s.Sessions()
@@ -83,7 +87,8 @@ func TestInteropRouteFlaps(t *testing.T) {
 		}
 		s.Set(desire(l.peers(), stable...))
 		nstest.Until(t, patience, "the routes are gone", func() bool {
-			return !l.frrKernel.has(flapping4) && !l.frrKernel.has(flapping6) && !l.birdKernel.has(flapping4) && !l.birdKernel.has(flapping6)
+			return !l.frrKernel.has(flapping4) && !l.frrKernel.has(flapping6) && !l.birdKernel.has(flapping4) &&
+				!l.birdKernel.has(flapping6)
 		})
 		s.Set(desire(l.peers(), all...))
 		nstest.Until(t, patience, "the routes are back", there)
@@ -134,7 +139,8 @@ func TestInteropLeave(t *testing.T) {
 		}
 		routes[0].Communities = []lb.Community{{A: 65535, B: 0}} // an advertisement has it too
 		s.Set(desire(l.peers(), routes...))
-		const frrTold, birdTold = " path 4200000000 communities graceful-shutdown large ", " path  communities (65535,0) large  preference 0"
+		const frrTold, birdTold = " path 4200000000 communities graceful-shutdown large ",
+			" path  communities (65535,0) large  preference 0"
 		await(t, "FRR", viaFRR4+frrTold, func() string { return l.frr.route(both4) })
 		await(t, "FRR", viaFRR6+frrTold, func() string { return l.frr.route(both6) })
 		await(t, "BIRD", viaBIRD4+birdTold, func() string { return l.bird.route(both4) })
@@ -156,7 +162,9 @@ func TestInteropLeave(t *testing.T) {
 		})
 		s.Shutdown("node w1 goes down")
 		for _, node := range []string{"192.0.2.1", "2001:db8:1::1"} {
-			await(t, "FRR's reason", "Cease/Administrative Shutdown: node w1 goes down", func() string { return l.frr.lastReset(node) })
+			await(t, "FRR's reason", "Cease/Administrative Shutdown: node w1 goes down", func() string {
+				return l.frr.lastReset(node)
+			})
 		}
 		for _, protocol := range []string{"node4", "node6"} {
 			nstest.Until(t, patience, "BIRD has the reason for "+protocol, func() bool {

@@ -53,7 +53,10 @@ func TestInteropMultiHop(t *testing.T) {
 					"neighbor 192.0.2.1 ttl-security hops 2", "neighbor 2001:db8:1::1 ttl-security hops 2")
 			}, nil
 		}},
-		{"BIRD", " path 65000 communities  large  preference 100", func(t *testing.T, ns *nstest.NS) (realRouter, func(), func()) {
+		{"BIRD", " path 65000 communities  large  preference 100", func(
+			t *testing.T,
+			ns *nstest.NS,
+		) (realRouter, func(), func()) {
 			options := func(text string) string { return strings.ReplaceAll(farBIRD, "OPTIONS", text) }
 			b := startBIRD(t, ns, options("multihop"))
 			return b, func() { b.Configure(options("multihop 2; ttl security on")) }, func() { b.Configure(options("multihop")) }
@@ -151,10 +154,13 @@ func TestInteropPort(t *testing.T) {
 			default:
 			}
 		})
-		l := newLabOf(t, frrConfig, strings.ReplaceAll(birdConfig, " as 65000; neighbor", " port 1179 as 65000; connect delay time 1; neighbor"), "-p", "1179")
+		l := newLabOf(t, frrConfig, strings.ReplaceAll(birdConfig, " as 65000; neighbor",
+			" port 1179 as 65000; connect delay time 1; neighbor"), "-p", "1179")
 		s, _ := run(t)
 		s.Set(desire([]lb.Peer{l.frr4}))
-		await(t, "the session on the usual port", "cannot connect: connection refused", func() string { return session(s, "frr4").LastError })
+		await(t, "the session on the usual port", "cannot connect: connection refused", func() string {
+			return session(s, "frr4").LastError
+		})
 		for _, p := range []*lb.Peer{&l.frr4, &l.frr6, &l.bird4, &l.bird6} {
 			p.Port = 1179
 		}
@@ -203,7 +209,8 @@ func TestInteropLocalDaemon(t *testing.T) {
 	}{
 		{"FRR", "", func(t *testing.T, ns *nstest.NS) realRouter {
 			f := startFRR(t, ns, frrConfig)
-			f.Configure("router bgp 65001", "neighbor 192.0.2.9 remote-as 4200000000", "address-family ipv4 unicast", "neighbor 192.0.2.9 activate")
+			f.Configure("router bgp 65001", "neighbor 192.0.2.9 remote-as 4200000000", "address-family ipv4 unicast",
+				"neighbor 192.0.2.9 activate")
 			return f
 		}},
 		{"BIRD", " preference 100", func(t *testing.T, ns *nstest.NS) realRouter { return startBIRD(t, ns, routerBIRD) }},
@@ -222,17 +229,23 @@ func TestInteropLocalDaemon(t *testing.T) {
 				kernel := watchKernel(t, ns)
 				nstest.Until(t, patience, "it is in the router's kernel", func() bool { return kernel.has("203.0.113.0/24") })
 				peer := lb.Peer{
-					Name: "router", Address: netip.MustParseAddr("192.0.2.2"), Port: 179, LocalASN: 4200000000, PeerASN: 65001, HoldTime: 9 * time.Second,
+					Name: "router", Address: netip.MustParseAddr("192.0.2.2"), Port: 179, LocalASN: 4200000000, PeerASN: 65001,
+					HoldTime:    9 * time.Second,
 					ConnectTime: time.Second, GracefulRestart: true,
 				}
 				s, _ := run(t)
 				s.Set(desire([]lb.Peer{peer}, route(both4, "router")))
-				await(t, "the second session from one address", occupied("192.0.2.1"), func() string { return session(s, "router").LastError })
+				await(t, "the second session from one address", occupied("192.0.2.1"), func() string {
+					return session(s, "router").LastError
+				})
 
 				peer.SourceAddress = netip.MustParseAddr("192.0.2.9")
 				s.Set(desire([]lb.Peer{peer}, route(both4, "router")))
-				await(t, "our route from another address", strings.Replace(viaNode, "192.0.2.1", "192.0.2.9", 1), func() string { return router.route(both4) })
-				if got := router.route("203.0.113.0/24"); got != viaNode || local.established() != 1 || kernel.lost("203.0.113.0/24") != nil {
+				await(t, "our route from another address", strings.Replace(viaNode, "192.0.2.1", "192.0.2.9", 1), func() string {
+					return router.route(both4)
+				})
+				if got := router.route("203.0.113.0/24"); got != viaNode || local.established() != 1 ||
+					kernel.lost("203.0.113.0/24") != nil {
 					t.Errorf("the node's BIRD lost its session: %q, lost %v", got, kernel.lost("203.0.113.0/24"))
 				}
 			})
@@ -255,7 +268,8 @@ func TestInteropRestartLinkLocal(t *testing.T) {
 	frr, bird := dual()
 	frr = strings.ReplaceAll(frr, "2001:db8:1::1", "fe80::1")
 	frr = strings.Replace(frr, " address-family ipv4", " neighbor fe80::1 interface eth0\n address-family ipv4", 1)
-	bird = strings.Replace(bird, "local 2001:db8:2::2 as 65000; neighbor 2001:db8:2::1", "local as 65000; direct; neighbor fe80::1%eth0", 1)
+	bird = strings.Replace(bird, "local 2001:db8:2::2 as 65000; neighbor 2001:db8:2::1",
+		"local as 65000; direct; neighbor fe80::1%eth0", 1)
 	inLabOf(t, frr, bird, func(t *testing.T, l *lab) {
 		for link, p := range map[string]*lb.Peer{"frr": &l.frr6, "bird": &l.bird6} {
 			nstest.Self(t).AddAddress(link, "fe80::1/64")
@@ -286,10 +300,14 @@ func (l *lab) restartNextHop(t *testing.T) {
 	routes := []lb.Route{route(both4, names...), route(both6, names...)}
 	cmd := startSpeaker(t, peers, routes...)
 	for _, prefix := range []string{both4, both6} {
-		nstest.Until(t, patience, prefix+" arrives", func() bool { return l.frrKernel.has(prefix) && l.birdKernel.has(prefix) })
+		nstest.Until(t, patience, prefix+" arrives", func() bool {
+			return l.frrKernel.has(prefix) && l.birdKernel.has(prefix)
+		})
 	}
 	must(t, cmd.Process.Kill())
-	nstest.Until(t, patience, "the routers see the sessions end", func() bool { return l.frr.established() == 0 && l.bird.established() == 0 })
+	nstest.Until(t, patience, "the routers see the sessions end", func() bool {
+		return l.frr.established() == 0 && l.bird.established() == 0
+	})
 
 	s, _ := run(t)
 	d := desire(peers, routes...)
@@ -328,12 +346,15 @@ func TestInteropFallsTwice(t *testing.T) {
 		s, _ := run(t)
 		arrive := func() {
 			for _, prefix := range []string{both4, both6} {
-				nstest.Until(t, patience, prefix+" arrives", func() bool { return l.frrKernel.has(prefix) && l.birdKernel.has(prefix) })
+				nstest.Until(t, patience, prefix+" arrives", func() bool {
+					return l.frrKernel.has(prefix) && l.birdKernel.has(prefix)
+				})
 			}
 		}
 		s.Set(desire(peers, routes...))
 		arrive()
-		for edits := 0; l.birdKernel.lost(both4) == nil || l.birdKernel.lost(both6) == nil; edits++ { // twice, if this machine is not slow
+		// twice, if this machine is not slow
+		for edits := 0; l.birdKernel.lost(both4) == nil || l.birdKernel.lost(both6) == nil; edits++ {
 			if edits == 10 {
 				t.Fatal("BIRD keeps the routes of a session that falls again and again")
 			}

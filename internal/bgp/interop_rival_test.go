@@ -94,6 +94,8 @@ func occupied(from string) string {
 
 // source returns the node's address on the link of a peer.
 func source(p lb.Peer) string {
-	sources := map[string]string{"frr4": "192.0.2.1", "frr6": "2001:db8:1::1", "bird4": "192.0.2.5", "bird6": "2001:db8:2::1"}
+	sources := map[string]string{
+		"frr4": "192.0.2.1", "frr6": "2001:db8:1::1", "bird4": "192.0.2.5", "bird6": "2001:db8:2::1",
+	}
 	return sources[p.Name]
 }

@@ -119,7 +119,9 @@ func (l *lab) up(t *testing.T) {
 // 4724 section 4.2). One more route makes sure that the kernels have what the routers decided.
 func (l *lab) kept(t *testing.T, s *Speaker, d Desired, what string) {
 	t.Helper()
-	nstest.Until(t, patience, what+": the routers keep nothing any more", func() bool { return !l.frr.keeps() && !l.bird.keeps() })
+	nstest.Until(t, patience, what+": the routers keep nothing any more", func() bool {
+		return !l.frr.keeps() && !l.bird.keeps()
+	})
 	l.further++
 	prefix, names := fmt.Sprintf("198.51.100.%d/32", 10+l.further), []string{}
 	for _, p := range d.Peers {
@@ -132,8 +134,11 @@ func (l *lab) kept(t *testing.T, s *Speaker, d Desired, what string) {
 		routes = append(routes, *list...)
 	}
 	s.Set(desire(d.Peers, routes...))
-	nstest.Until(t, patience, what+": a further route arrives", func() bool { return l.frrKernel.has(prefix) && l.birdKernel.has(prefix) })
-	if frr, bird := l.frrKernel.lost(both4, both6, forFRR), l.birdKernel.lost(both4, both6, forBIRD); frr != nil || bird != nil {
+	nstest.Until(t, patience, what+": a further route arrives", func() bool {
+		return l.frrKernel.has(prefix) && l.birdKernel.has(prefix)
+	})
+	if frr, bird := l.frrKernel.lost(both4, both6, forFRR), l.birdKernel.lost(both4, both6, forBIRD); frr != nil ||
+		bird != nil {
 		t.Fatalf("%s: FRR's kernel lost %v, BIRD's %v", what, frr, bird)
 	}
 }
@@ -254,8 +259,10 @@ func (b bird) table() string {
 
 // Routers that send their own routes, a default among them.
 const (
-	frrSends  = " address-family ipv4 unicast\n  network 203.0.113.0/24\n  network 0.0.0.0/0\n  neighbor 192.0.2.1 default-originate\n"
-	birdSends = "protocol static { ipv4; route 0.0.0.0/0 unreachable; route 203.0.113.0/24 unreachable; }\nprotocol static { ipv6; route ::/0 unreachable; }\n"
+	frrSends = " address-family ipv4 unicast\n  network 203.0.113.0/24\n  network 0.0.0.0/0\n  neighbor 192.0.2.1 " +
+		"default-originate\n"
+	birdSends = "protocol static { ipv4; route 0.0.0.0/0 unreachable; route 203.0.113.0/24 unreachable; }\nprotocol " +
+		"static { ipv6; route ::/0 unreachable; }\n"
 )
 
 // TestInteropRoutes: a router has exactly the routes that are meant for it, with the attributes that its kind of
@@ -329,7 +336,8 @@ func TestInteropStart(t *testing.T) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(times)) {
 			all := slices.Sorted(slices.Values(times[name]))
-			t.Logf("%s is up after %v, median of %d, %v at best, %v at worst", name, all[len(all)/2], len(all), all[0], all[len(all)-1])
+			t.Logf("%s is up after %v, median of %d, %v at best, %v at worst", name, all[len(all)/2], len(all), all[0],
+				all[len(all)-1])
 			if all[0] >= 1500*time.Millisecond {
 				t.Errorf("%s is up after %v at best", name, all[0])
 			}

@@ -76,7 +76,8 @@ func TestInteropIsolation(t *testing.T) {
 			established(t, s, "bird4")
 			pid = strike(t, s, "bird4", syscall.SIGUSR1, pid)
 		}
-		const why = "the session failed 4 times in a row; retry in 5s; last error: the BGP engine ended: exit status 2: panic: a message " +
+		const why = "the session failed 4 times in a row; retry in 5s; last error: the BGP engine ended: exit status 2: " +
+			"panic: a message " +
 			"of death"
 		await(t, "the session", why, func() string { return session(s, "bird4").LastError })
 		if got := session(s, "bird4"); got.State != "idle" || got.Since.IsZero() || pidOf(s, "bird4") != 0 {
@@ -117,7 +118,9 @@ func TestEngineHangs(t *testing.T) {
 	established(t, s, "r", "other")
 	pid, spared := pidOf(s, "r"), pidOf(s, "other")
 	must(t, syscall.Kill(pid, syscall.SIGSTOP))
-	nstest.Until(t, patience, "it is ended", func() bool { return strings.Contains(session(s, "r").LastError, "did not answer for 10s") })
+	nstest.Until(t, patience, "it is ended", func() bool {
+		return strings.Contains(session(s, "r").LastError, "did not answer for 10s")
+	})
 	established(t, s, "r")
 	if after := pidOf(s, "r"); after == pid || pidOf(s, "other") != spared || r.opened() != 2 || other.opened() != 1 {
 		t.Errorf("engine %d was %d; the routers got %d and %d OPENs", after, pid, r.opened(), other.opened())
@@ -161,7 +164,8 @@ func TestEngineLeavesNothing(t *testing.T) {
 	broken := New(Config{Log: slog.New(slog.DiscardHandler), Kick: func() {}, Command: []string{"/nonexistent"}})
 	go func() { _ = broken.Run(t.Context()) }()
 	broken.Set(desire(peers))
-	const why = "the session failed 4 times in a row; retry in 5s; last error: cannot start the BGP engine: fork/exec /nonexistent: " +
+	const why = "the session failed 4 times in a row; retry in 5s; last error: cannot start the BGP engine: fork/exec " +
+		"/nonexistent: " +
 		"no such file or directory"
 	await(t, "the session", why, func() string { return session(broken, "r").LastError })
 }
@@ -237,7 +241,8 @@ func TestDifference(t *testing.T) {
 	r := func(prefix string, pref uint32) lb.Route {
 		return lb.Route{Prefix: netip.MustParsePrefix(prefix), LocalPref: pref, Peers: []string{"other", "r"}}
 	}
-	a, b, c, b2, others := r("192.0.2.1/32", 1), r("192.0.2.2/32", 1), r("2001:db8::1/128", 1), r("192.0.2.2/32", 2), route("192.0.2.2/32", "other")
+	a, b, c, b2, others := r("192.0.2.1/32", 1), r("192.0.2.2/32", 1), r("2001:db8::1/128", 1), r("192.0.2.2/32", 2),
+		route("192.0.2.2/32", "other")
 	for _, tt := range []struct {
 		peer     lb.Peer
 		from, to []lb.Route

@@ -115,7 +115,8 @@ func (f frr) route(prefix string) string {
 			via += hop.IP
 		}
 	}
-	return fmt.Sprintf("via %s path %s communities %s large %s", via, p.AsPath.String, p.Community.String, p.LargeCommunity.String)
+	return fmt.Sprintf("via %s path %s communities %s large %s", via, p.AsPath.String, p.Community.String,
+		p.LargeCommunity.String)
 }
 
 func (f frr) established() int {
@@ -196,7 +197,8 @@ func watchKernel(t *testing.T, ns *nstest.NS) *kernel {
 	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
 	t.Cleanup(func() { close(done) })
 	ns.Do(func() {
-		options := netlink.RouteSubscribeOptions{ReceiveBufferSize: 16 << 20, ReceiveBufferForceSize: true} // for thousands at once
+		// for thousands at once
+		options := netlink.RouteSubscribeOptions{ReceiveBufferSize: 16 << 20, ReceiveBufferForceSize: true}
 		if err := netlink.RouteSubscribeWithOptions(updates, done, options); err != nil {
 			t.Fatalf("subscribe to routes: %v", err)
 		}

@@ -55,7 +55,9 @@ func TestInteropManyRoutes(t *testing.T) {
 		called := time.Since(began)
 		nstest.Until(t, 5*patience, "FRR has all routes", all(many))
 		ours := time.Since(began)
-		nstest.Until(t, patience, "FRR's kernel has the last one", func() bool { return l.frrKernel.has(routes[many-1].Prefix.String()) })
+		nstest.Until(t, patience, "FRR's kernel has the last one", func() bool {
+			return l.frrKernel.has(routes[many-1].Prefix.String())
+		})
 
 		var updates uint64
 		nstest.Until(t, patience, "the messages are counted", func() bool {
@@ -76,7 +78,10 @@ func TestInteropManyRoutes(t *testing.T) {
 				t.Fatal("one route more does not arrive")
 			}
 		}
-		nstest.Until(t, patience, "the message is counted, and no others", func() bool { n := counted(s, "frr4").Updates; return n > updates && n < updates+5 })
+		nstest.Until(t, patience, "the message is counted, and no others", func() bool {
+			n := counted(s, "frr4").Updates
+			return n > updates && n < updates+5
+		})
 		s.Leave()
 		nstest.Until(t, 5*patience, "FRR has no routes", all(0))
 
@@ -87,7 +92,8 @@ func TestInteropManyRoutes(t *testing.T) {
 		}
 		nstest.Until(t, 5*patience, "FRR has all routes", all(many))
 		bare := time.Since(began)
-		t.Logf("%d routes to FRR took %v, of which Set %v; GoBGP alone %v; one more, to the kernels of both, %v", many, ours, called, bare, one)
+		t.Logf("%d routes to FRR took %v, of which Set %v; GoBGP alone %v; one more, to the kernels of both, %v", many, ours,
+			called, bare, one)
 		// The command bench reads these.
 		t.Logf("figure bgp_routes_10k_ratio %.2f", float64(ours)/float64(bare))
 		t.Logf("figure bgp_routes_10k_ms %.0f", float64(ours)/float64(time.Millisecond))
@@ -102,7 +108,9 @@ func bareGoBGP(t *testing.T, p lb.Peer) *server.BgpServer {
 	s := server.NewBgpServer(server.LoggerOption(slog.New(slog.DiscardHandler), nil))
 	go s.Serve()
 	t.Cleanup(s.Stop)
-	must(t, s.StartBgp(t.Context(), &api.StartBgpRequest{Global: &api.Global{Asn: 65535, RouterId: "192.0.2.1", ListenPort: -1}}))
+	must(t, s.StartBgp(t.Context(), &api.StartBgpRequest{Global: &api.Global{
+		Asn: 65535, RouterId: "192.0.2.1", ListenPort: -1,
+	}}))
 	must(t, s.AddPeer(t.Context(), &api.AddPeerRequest{Peer: &api.Peer{
 		Conf: &api.PeerConf{NeighborAddress: p.Address.String(), LocalAsn: p.LocalASN, PeerAsn: p.PeerASN},
 	}}))
@@ -125,7 +133,8 @@ func barePaths(t *testing.T) []*apiutil.Path {
 			t.Fatal(err1, err2)
 		}
 		out = append(out, &apiutil.Path{Family: gobgp.RF_IPv4_UC, Nlri: nlri, Attrs: []gobgp.PathAttributeInterface{
-			gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), hop, gobgp.NewPathAttributeCommunities([]uint32{65000<<16 | 7}),
+			gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), hop,
+			gobgp.NewPathAttributeCommunities([]uint32{65000<<16 | 7}),
 		}})
 	}
 	return out

@@ -123,7 +123,8 @@ func (r *router) take(conn net.Conn, m *gobgp.BGPMessage) {
 	case *gobgp.BGPKeepAlive:
 		r.send(conn, gobgp.NewBGPKeepAliveMessage())
 	case *gobgp.BGPNotification:
-		r.hear(strings.TrimSpace(fmt.Sprintf("notification %d/%d %s", body.ErrorCode, body.ErrorSubcode, body.Data[min(1, len(body.Data)):])))
+		r.hear(strings.TrimSpace(fmt.Sprintf("notification %d/%d %s", body.ErrorCode, body.ErrorSubcode,
+			body.Data[min(1, len(body.Data)):])))
 	case *gobgp.BGPUpdate:
 		r.update(body)
 	}

@@ -79,7 +79,8 @@ func established(t *testing.T, s *Speaker, peers ...string) {
 }
 
 // refusedAS is what an engine says of a router that expects another AS than 65008.
-const refusedAS = "the router refused this node's OPEN with NOTIFICATION 2/2 (open, bad peer as): it expects another AS than 65008 of this " +
+const refusedAS = "the router refused this node's OPEN with NOTIFICATION 2/2 (open, bad peer as): it expects " +
+	"another AS than 65008 of this " +
 	"node's address: correct myASN, or the router"
 
 // counted returns what was counted of one session.
@@ -114,7 +115,10 @@ func TestAdvertise(t *testing.T) {
 	communities := []lb.Community{{A: 65535, B: 65281}, {A: 65000, B: 7}, {Large: true, A: 65000, B: 1, C: 2}}
 	s.Set(desire(
 		[]lb.Peer{outer.peer("outer", 65010), inner.peer("inner", 65000), six.peer("six", 4200000000)},
-		lb.Route{Prefix: netip.MustParsePrefix("198.51.100.1/32"), Peers: []string{"inner", "outer"}, LocalPref: 300, Communities: communities},
+		lb.Route{
+			Prefix: netip.MustParsePrefix("198.51.100.1/32"), Peers: []string{"inner", "outer"}, LocalPref: 300,
+			Communities: communities,
+		},
 		route("198.51.100.2/32", "inner"),
 		route("198.51.100.3/32", "outer", "six", "unknown"),
 		route("198.51.100.4/32", "unknown"),

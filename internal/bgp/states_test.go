@@ -23,7 +23,8 @@ import (
 func states(s *Speaker) string {
 	var out string
 	for _, session := range s.Sessions() {
-		out += fmt.Sprintf("%s up %t lost %t %q", session.Peer, session.State == lb.Established, session.State != lb.Established && !session.Since.IsZero(),
+		out += fmt.Sprintf("%s up %t lost %t %q", session.Peer, session.State == lb.Established,
+			session.State != lb.Established && !session.Since.IsZero(),
 			session.LastError)
 	}
 	return out
@@ -89,7 +90,8 @@ func TestCollect(t *testing.T) {
 	s, _ := run(t)
 	s.Set(desire([]lb.Peer{r.peer("r", 65000), ending.peer("ending", 65000)},
 		route("198.51.100.1/32", "r"), route("198.51.100.2/32", "r")))
-	await(t, "table", lines("198.51.100.1/32 igp path [65000] via 127.0.0.1", "198.51.100.2/32 igp path [65000] via 127.0.0.1"), r.table)
+	await(t, "table",
+		lines("198.51.100.1/32 igp path [65000] via 127.0.0.1", "198.51.100.2/32 igp path [65000] via 127.0.0.1"), r.table)
 	const want = `
 # HELP holdfast_bgp_advertised_routes Routes advertised to a peer.
 # TYPE holdfast_bgp_advertised_routes gauge
@@ -175,7 +177,9 @@ func TestPasswordIsNotShown(t *testing.T) {
 	p.Password = password
 	d := desire([]lb.Peer{p}, route("198.51.100.1/32", "signed"))
 	s.Set(d)
-	nstest.Until(t, patience, "the session does not come up", func() bool { return strings.Contains(session(s, "signed").LastError, "signature") })
+	nstest.Until(t, patience, "the session does not come up", func() bool {
+		return strings.Contains(session(s, "signed").LastError, "signature")
+	})
 	states, err := json.Marshal(struct {
 		Desired  Desired
 		Sessions []lb.Session

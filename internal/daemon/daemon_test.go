@@ -46,7 +46,8 @@ func TestParse(t *testing.T) {
 		t.Errorf("--version: %v", err)
 	}
 	s, err := parse(t, "--namespace=ns", "--log-level=debug", "--members-secret=keys")
-	if err != nil || s.Namespace != "ns" || s.LogLevel != slog.LevelDebug || s.MembersSecret != "keys" || s.HealthListen != ":1" {
+	if err != nil || s.Namespace != "ns" || s.LogLevel != slog.LevelDebug || s.MembersSecret != "keys" ||
+		s.HealthListen != ":1" {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
@@ -129,7 +130,9 @@ func TestSchedDelay(t *testing.T) {
 	}
 	defer done.Store(true)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4 * runtime.NumCPU()))
-	nstest.Until(t, time.Minute, "threads have waited", func() bool { return SchedDelay(os.Getpid()) > before+10*time.Millisecond })
+	nstest.Until(t, time.Minute, "threads have waited", func() bool {
+		return SchedDelay(os.Getpid()) > before+10*time.Millisecond
+	})
 }
 
 func must(t testing.TB, err error) {

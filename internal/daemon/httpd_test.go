@@ -49,7 +49,8 @@ func TestServeRefusesATakenPort(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	address := strings.TrimPrefix(server.URL, "http://")
-	if err := Serve(t.Context(), address, http.NotFoundHandler(), nil); err == nil || !strings.Contains(err.Error(), address) {
+	if err := Serve(t.Context(), address, http.NotFoundHandler(), nil); err == nil ||
+		!strings.Contains(err.Error(), address) {
 		t.Errorf("Serve on a taken port: %v", err)
 	}
 }

@@ -121,7 +121,9 @@ func TestLoop(t *testing.T) {
 			l.Kick()
 			l.at(1000 * ms)
 		}, []time.Duration{0, 200 * ms}},
-		"four times as long in a burst, but not before the first run, nor against a hurry": {LoopConfig{Burst: func() bool { return true }}, func(l *loop) {
+		"four times as long in a burst, but not before the first run, nor against a hurry": {LoopConfig{Burst: func() bool {
+			return true
+		}}, func(l *loop) {
 			l.at(1000 * ms)
 			l.behave(behavior{cost: 30 * ms})
 			l.Kick()
@@ -131,9 +133,13 @@ func TestLoop(t *testing.T) {
 			l.Hurry()
 			l.at(2000 * ms)
 		}, []time.Duration{0, 1000 * ms, 1230 * ms, 1900 * ms}},
-		"as long as the burst factor says": {LoopConfig{Burst: func() bool { return true }, BurstFactor: 50}, twice(behavior{cost: 30 * ms}),
+		"as long as the burst factor says": {LoopConfig{Burst: func() bool {
+			return true
+		}, BurstFactor: 50}, twice(behavior{cost: 30 * ms}),
 			[]time.Duration{0, 1000 * ms, 1530 * ms}},
-		"no longer without a burst": {LoopConfig{Burst: func() bool { return false }}, twice(behavior{cost: 30 * ms}), []time.Duration{0, 1000 * ms, 1035 * ms}},
+		"no longer without a burst": {LoopConfig{Burst: func() bool {
+			return false
+		}}, twice(behavior{cost: 30 * ms}), []time.Duration{0, 1000 * ms, 1035 * ms}},
 		"a run that waits for others costs nothing": {LoopConfig{}, twice(behavior{cost: 110 * ms, waits: 300 * ms}),
 			[]time.Duration{0, 1000 * ms, 1510 * ms}},
 		"and a second at most": {LoopConfig{}, func(l *loop) {

@@ -27,12 +27,16 @@ func certificate(t *testing.T, name string) (crt, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	must(t, err)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
 	must(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{
+		Type: "PRIVATE KEY", Bytes: pkcs8,
+	})
 }
 
 // TestServeMetrics: who gets the metrics, by which protocol and certificate.
@@ -107,7 +111,9 @@ func freeAddress(t *testing.T) string {
 // ask returns the answer of a server as soon as it listens; 0 for none.
 func ask(t *testing.T, url, header string) (status int, by, body string) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	must(t, err)
 	if header != "" {

@@ -55,7 +55,8 @@ func TestOutput(t *testing.T) {
 			}
 		}
 		report, last := lines[kept], lines[kept+1]
-		if !strings.HasSuffix(report, fmt.Sprintf(`"lines":%d}`, 10_000-kept)) || !strings.Contains(last, "later") || kept < 500 {
+		if !strings.HasSuffix(report, fmt.Sprintf(`"lines":%d}`, 10_000-kept)) || !strings.Contains(last, "later") ||
+			kept < 500 {
 			t.Errorf("%d lines, then %s, then %s", kept, report, last)
 		}
 		if got := o.totalDropped.Load(); got != uint64(10_000-kept) {

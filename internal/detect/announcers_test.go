@@ -61,7 +61,8 @@ func newAnnouncersOf(seed uint64, n, each int, longest time.Duration) *announcer
 func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 	state := lb.State{
 		Members: map[string]bool{}, HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}, Nodes: map[string]lb.Node{},
-		Pools:            []lb.Pool{{Name: "pool", Ranges: []lb.Range{{From: netip.MustParseAddr("198.18.0.0"), To: netip.MustParseAddr("198.18.255.255")}}}},
+		Pools: []lb.Pool{{Name: "pool",
+			Ranges: []lb.Range{{From: netip.MustParseAddr("198.18.0.0"), To: netip.MustParseAddr("198.18.255.255")}}}},
 		L2Advertisements: []lb.L2Advertisement{{Name: "all"}},
 	}
 	state.Here.GivenUp = n.d.isGivenUp(n.clock())

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// newDual starts n nodes with heartbeats on a private network and clients on another one. A gateway is known on both, on
-// one, or on none.
+// newDual starts n nodes with heartbeats on a private network and clients on another one. A gateway is known on both,
+// on one, or on none.
 func newDual(n int, gateway, clientsGateway bool) *announcers {
 	a := newAnnouncers(1, n, 1)
 	a.clients = &network{hasForeign: clientsGateway}
@@ -169,8 +169,8 @@ func TestClientsNetworkFails(t *testing.T) {
 	})
 }
 
-// TestHeldDownWhilePrivateNetworkFails: a node that is held down when the network fails takes nothing back while the others
-// cannot hear that.
+// TestHeldDownWhilePrivateNetworkFails: a node that is held down when the network fails takes nothing back while the
+// others cannot hear that.
 func TestHeldDownWhilePrivateNetworkFails(t *testing.T) {
 	duals(t, []int{3, 5}, func(t *testing.T, a *announcers) {
 		first := a.nodes[0]
@@ -191,13 +191,15 @@ func TestHeldDownWhilePrivateNetworkFails(t *testing.T) {
 	})
 }
 
-// TestPrivateNetworkSick has the network of the heartbeats lose packets in many ways while the network of the clients works.
-// However long it lasts, each address has one owner.
+// TestPrivateNetworkSick has the network of the heartbeats lose packets in many ways while the network of the clients
+// works. However long it lasts, each address has one owner.
 func TestPrivateNetworkSick(t *testing.T) {
 	for name, lost := range map[string]func(a *announcers, from, to *node) bool{
-		"one node's way out":        func(a *announcers, from, to *node) bool { return from == a.nodes[0] },
-		"one node's way in":         func(a *announcers, from, to *node) bool { return to == a.nodes[0] },
-		"90 % at one node":          func(a *announcers, from, to *node) bool { return apart(a.nodes[0])(from, to) && a.loses(90) },
+		"one node's way out": func(a *announcers, from, to *node) bool { return from == a.nodes[0] },
+		"one node's way in":  func(a *announcers, from, to *node) bool { return to == a.nodes[0] },
+		"90 % at one node": func(a *announcers, from, to *node) bool {
+			return apart(a.nodes[0])(from, to) && a.loses(90)
+		},
 		"90 % of one node's way in": func(a *announcers, from, to *node) bool { return to == a.nodes[0] && a.loses(90) },
 		"half of all":               func(a *announcers, from, to *node) bool { return a.loses(50) },
 		"nine of ten":               func(a *announcers, from, to *node) bool { return a.loses(90) },
@@ -226,8 +228,8 @@ func TestPrivateNetworkSick(t *testing.T) {
 // loses reports whether one of so many in a hundred packets is lost.
 func (w *world) loses(percent int) bool { return w.random.IntN(100) < percent }
 
-// TestNodeSickOnBothNetworks has one node lose packets on all its links. It steps aside or keeps what it has, and never takes
-// an address of a node that is well.
+// TestNodeSickOnBothNetworks has one node lose packets on all its links. It steps aside or keeps what it has, and never
+// takes an address of a node that is well.
 func TestNodeSickOnBothNetworks(t *testing.T) {
 	for _, percent := range []int{50, 70, 90, 97} {
 		for name, lost := range map[string]func(from, to, sick *node) bool{

@@ -333,9 +333,13 @@ func TestHearsBadly(t *testing.T) {
 		}
 		w.cut = func(_, to *node) bool { return to == bad }
 		w.must(t, 2*time.Second, w.all(bad, HoldDown), "held down by its own claim")
-		w.stays(t, 30*time.Second, func() bool { return w.all(bad, HoldDown)() && others(Alive) }, "held down, and the others are alive to all")
+		w.stays(t, 30*time.Second, func() bool {
+			return w.all(bad, HoldDown)() && others(Alive)
+		}, "held down, and the others are alive to all")
 		w.cut = nil
-		w.must(t, 15*time.Second, func() bool { return w.all(bad, Alive)() && bad.d.own.Status == Alive }, "without restrictions again")
+		w.must(t, 15*time.Second, func() bool {
+			return w.all(bad, Alive)() && bad.d.own.Status == Alive
+		}, "without restrictions again")
 	}
 }
 
@@ -347,9 +351,13 @@ func TestUnheard(t *testing.T) {
 		w.cut = func(from, _ *node) bool { return from == unheard }
 		w.must(t, 300*ms, w.all(unheard, Dead), "dead to all")
 		w.must(t, 300*ms, func() bool { return unheard.d.own.Status == HoldDown }, "it knows")
-		w.stays(t, time.Minute, func() bool { return w.all(unheard, Dead)() && unheard.d.own.Status == HoldDown }, "dead to all, and it knows")
+		w.stays(t, time.Minute, func() bool {
+			return w.all(unheard, Dead)() && unheard.d.own.Status == HoldDown
+		}, "dead to all, and it knows")
 		w.cut = nil
-		w.must(t, 15*time.Second, func() bool { return w.all(unheard, Alive)() && unheard.d.own.Status == Alive }, "without restrictions again")
+		w.must(t, 15*time.Second, func() bool {
+			return w.all(unheard, Alive)() && unheard.d.own.Status == Alive
+		}, "without restrictions again")
 	}
 }
 
@@ -360,7 +368,9 @@ func TestPartition(t *testing.T) {
 	alone, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
 	w.cut = apart(alone)
 	w.must(t, 300*ms, w.all(alone, Dead), "the majority goes on")
-	w.stays(t, 5*time.Second, func() bool { return alone.sees(b) == Alive && alone.sees(c) == Alive }, "a node that is cut off takes nothing")
+	w.stays(t, 5*time.Second, func() bool {
+		return alone.sees(b) == Alive && alone.sees(c) == Alive
+	}, "a node that is cut off takes nothing")
 	w.cut = nil
 	w.must(t, 200*ms, func() bool {
 		return w.all(alone, HoldDown)() && w.all(b, Alive)() && w.all(c, Alive)() && alone.d.own.Status == HoldDown
@@ -400,9 +410,9 @@ var blocks = map[string]func(from, to, blocked *node) bool{
 	"all nodes": func(_, _, _ *node) bool { return true },
 }
 
-// A blocked heartbeat port is no death as long as the wire answers: neither to the others nor to the
-// node itself. Nor does the end of a block move anything: heartbeats that were lost while the wire answered show no lossy link.
-// If the node then dies, it is given up.
+// A blocked heartbeat port is no death as long as the wire answers: neither to the others nor to the node itself. Nor
+// does the end of a block move anything: heartbeats that were lost while the wire answered show no lossy link. If the
+// node then dies, it is given up.
 func TestHeartbeatBlocked(t *testing.T) {
 	for name, blocks := range blocks {
 		for _, n := range []int{2, 3, 4, 8} {
@@ -493,11 +503,15 @@ func TestPrivateDeathIsShared(t *testing.T) {
 		w := settled(t, 14, 4)
 		alone, other, lost := w.nodes[0], w.nodes[1], w.nodes[2]
 		w.cut = func(from, to *node) bool { return (from == alone) != (to == alone) && from != outside && to != outside }
-		w.must(t, time.Second, func() bool { return alone.sees(other) == Dead && alone.sees(lost) == Dead }, "the others are lost")
+		w.must(t, time.Second, func() bool {
+			return alone.sees(other) == Dead && alone.sees(lost) == Dead
+		}, "the others are lost")
 		lose(lost)
 		w.must(t, time.Second, func() bool { return other.sees(lost) == want }, "the lost one is lost to the other, too")
 		w.cut = nil
-		w.must(t, time.Second, func() bool { return alone.sees(other).Living() && alone.sees(lost) == want }, "what the other says")
+		w.must(t, time.Second, func() bool {
+			return alone.sees(other).Living() && alone.sees(lost) == want
+		}, "what the other says")
 		w.after(time.Second)
 		if alone.d.peers[lost.id].private {
 			t.Errorf("what all say is still kept private: %v", want)
@@ -528,8 +542,8 @@ func TestHalvesAtOnce(t *testing.T) {
 	}
 }
 
-// A half of a cluster that hears no foreign machine any more reports that its link fails, though its nodes hear each other; the other
-// half, and a whole cluster, do not say so.
+// A half of a cluster that hears no foreign machine any more reports that its link fails, though its nodes hear each
+// other; the other half, and a whole cluster, do not say so.
 func TestHalfKnowsThatItsLinkFails(t *testing.T) {
 	w := settled(t, 1, 4)
 	near := func(n *node) bool { return n == w.nodes[0] || n == w.nodes[1] }
@@ -539,12 +553,14 @@ func TestHalfKnowsThatItsLinkFails(t *testing.T) {
 	}
 	w.cut = apart(w.nodes[0], w.nodes[1]) // foreign machines are with the other half
 	errs := func(n *node) bool { return fails(n) != near(n) }
-	w.must(t, time.Second, func() bool { return !slices.ContainsFunc(w.nodes, errs) }, "the half without foreign machines knows")
+	w.must(t, time.Second, func() bool {
+		return !slices.ContainsFunc(w.nodes, errs)
+	}, "the half without foreign machines knows")
 	w.stays(t, time.Minute, func() bool { return !slices.ContainsFunc(w.nodes, errs) }, "it knows")
 }
 
-// Watchers do not keep a dead node alive among themselves, however close together they wake, and even if half of them missed its
-// last heartbeats: what they tell each other gets no fresher by being passed on, and is soon all told.
+// Watchers do not keep a dead node alive among themselves, however close together they wake, and even if half of them
+// missed its last heartbeats: what they tell each other gets no fresher by being passed on, and is soon all told.
 func TestNoLifeByHearsay(t *testing.T) {
 	for _, n := range []int{3, 4, 7, 50} {
 		for _, wakes := range []time.Duration{20 * time.Microsecond, 200 * time.Microsecond, ms} {
@@ -578,7 +594,8 @@ func TestNoLifeByHearsay(t *testing.T) {
 					}
 				}
 				half, worst := quantile(took, 0.5), quantile(took, 1)
-				t.Logf("%s: dead to all after %v, at worst %v; %d questions and answers of each watcher", what, half, worst, told/len(took)/min(n-1, maxWatchers))
+				t.Logf("%s: dead to all after %v, at worst %v; %d questions and answers of each watcher", what, half, worst,
+					told/len(took)/min(n-1, maxWatchers))
 				if half >= 120*ms || worst >= 150*ms {
 					t.Errorf("%s: dead to all after %v, at worst %v", what, half, worst)
 				}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestMuteNodeAmongHeldDown: all nodes are held down, as after some power failures, and others hear nothing from one node
-// that hears them. It leaves its addresses to the others, although they are held down like itself.
+// TestMuteNodeAmongHeldDown: all nodes are held down, as after some power failures, and others hear nothing from one
+// node that hears them. It leaves its addresses to the others, although they are held down like itself.
 func TestMuteNodeAmongHeldDown(t *testing.T) {
 	for _, n := range []int{3, 4, 8} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {

@@ -6,19 +6,21 @@ import (
 	"time"
 )
 
-// forge has a packet of the victim arrive at each other node, as a thief of the key writes it: the others' packets show the
-// victim's boot.
+// forge has a packet of the victim arrive at each other node, as a thief of the key writes it: the others' packets show
+// the victim's boot.
 func (w *world) forge(victim *node, seq uint64, claims ...NodeClaim) {
 	for _, n := range w.nodes {
 		if n != victim {
-			n.d.Receive(n.clock(), Packet{From: victim.id, To: n.id, Boot: victim.d.boot, Seq: seq, Hold: 160 * ms, Watch: true, Claims: claims})
+			n.d.Receive(n.clock(), Packet{
+				From: victim.id, To: n.id, Boot: victim.d.boot, Seq: seq, Hold: 160 * ms, Watch: true, Claims: claims,
+			})
 			n.run()
 		}
 	}
 }
 
-// What a thief of the key said must not outlast his departure and the change of the key: here the last possible number of a
-// packet.
+// What a thief of the key said must not outlast his departure and the change of the key: here the last possible number
+// of a packet.
 func TestForgedSequenceHeals(t *testing.T) {
 	for _, n := range []int{2, 4, 7} {
 		w := settled(t, 1, n)
@@ -26,7 +28,9 @@ func TestForgedSequenceHeals(t *testing.T) {
 		w.forge(victim, math.MaxUint64)
 		w.after(300 * ms)
 		w.must(t, 2*time.Second, func() bool { return w.heardByAll(victim) }, "heard by all")
-		w.stays(t, 10*time.Second, func() bool { return w.heardByAll(victim) && w.all(victim, Alive)() }, "heard by all, and alive")
+		w.stays(t, 10*time.Second, func() bool {
+			return w.heardByAll(victim) && w.all(victim, Alive)()
+		}, "heard by all, and alive")
 	}
 }
 
@@ -43,7 +47,9 @@ func (w *world) heardByAll(victim *node) bool {
 // The last possible incarnations end with a refutation as any other does, even where no speaker restarts.
 func TestForgedIncarnationHeals(t *testing.T) {
 	for _, status := range []Status{Dead, Left, SpeakerDown, HoldDown} {
-		for _, incarnation := range []uint32{math.MaxUint32, math.MaxUint32 - 1, math.MaxInt32, math.MaxInt32 + 1, math.MaxInt32 + 2} {
+		for _, incarnation := range []uint32{
+			math.MaxUint32, math.MaxUint32 - 1, math.MaxInt32, math.MaxInt32 + 1, math.MaxInt32 + 2,
+		} {
 			w := settled(t, 1, 4)
 			victim, forger := w.nodes[0], w.nodes[3]
 			w.forge(forger, forger.d.seq+1, NodeClaim{About: victim.id, Status: status, Deaths: 255, Incarnation: incarnation})

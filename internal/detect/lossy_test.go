@@ -34,7 +34,9 @@ func TestLossAtOneNode(t *testing.T) {
 	sizes := []int{3, 4, 7, 9} // of nine, not all watch each other
 	for _, n := range sizes {
 		for _, percent := range []int{50, 80, 90, 99, 100} {
-			for _, f := range []lossy{{in: percent}, {out: percent}, {in: percent, out: percent}, {in: percent, out: percent, burst: time.Second / 2}} {
+			for _, f := range []lossy{
+				{in: percent}, {out: percent}, {in: percent, out: percent}, {in: percent, out: percent, burst: time.Second / 2},
+			} {
 				for seed := range uint64(max(1, 6/n)) {
 					a := newAnnouncers(seed, n, 1)
 					a.lose(a.nodes[0], f)
@@ -126,10 +128,13 @@ func TestLossWithoutForeignMachines(t *testing.T) {
 	settle(t, w)
 	good, bad := w.nodes[0], w.nodes[1]
 	w.cut = func(_, to *node) bool { return to == bad && w.random.IntN(100) < 90 }
-	w.stays(t, 5*time.Minute, func() bool { return bad.sees(good) == Alive && good.d.own.Status == Alive }, "the other has its rights")
+	w.stays(t, 5*time.Minute, func() bool {
+		return bad.sees(good) == Alive && good.d.own.Status == Alive
+	}, "the other has its rights")
 }
 
-// A survivor without another node, which would tell it from a node with packet loss, keeps its rights until it has taken over.
+// A survivor without another node, which would tell it from a node with packet loss, keeps its rights until it has
+// taken over.
 func TestSurvivorWithoutForeignMachines(t *testing.T) {
 	w := newWorld(5, 3)
 	w.noWire = true
@@ -159,15 +164,17 @@ func TestRestartOfTwo(t *testing.T) {
 	w.stays(t, 5*time.Second, func() bool { return w.nodes[2].d.own.Status == Alive }, "the third has its rights")
 }
 
-// A node that hears nothing, and has no foreign machine that could show which side is faulty, reports that: the others have
-// what it had within two seconds, and it takes nothing of theirs while they do.
+// A node that hears nothing, and has no foreign machine that could show which side is faulty, reports that: the others
+// have what it had within two seconds, and it takes nothing of theirs while they do.
 func TestDeafWithoutForeign(t *testing.T) {
 	for _, n := range []int{3, 4, 7} {
 		a := newAnnouncers(9, n, 1)
 		a.noWire = true
 		a.lose(a.nodes[0], lossy{in: 100})
 		a.run(2*time.Second, nil)
-		a.never(t, 28*time.Second, fmt.Sprint(n, " nodes"), func(home, owners string) bool { return home == "0 " && !strings.ContainsAny(owners, "123456") })
+		a.never(t, 28*time.Second, fmt.Sprint(n, " nodes"), func(home, owners string) bool {
+			return home == "0 " && !strings.ContainsAny(owners, "123456")
+		})
 		a.healed(t, fmt.Sprint(n, " nodes"))
 	}
 }
@@ -184,8 +191,8 @@ func TestHeardByNobody(t *testing.T) {
 	w.must(t, 2*time.Second, func() bool { return bad.d.own.Status == HoldDown }, "held down by what others tell it")
 }
 
-// A node whose link is down for a part of every 15 s keeps its addresses away from others' clients a few times only. When the
-// link has been up for as long as it takes to forgive, all is as before.
+// A node whose link is down for a part of every 15 s keeps its addresses away from others' clients a few times only.
+// When the link has been up for as long as it takes to forgive, all is as before.
 func TestFlappingLink(t *testing.T) {
 	const period = 15 * time.Second
 	sizes := []int{2, 3, 7}
@@ -216,8 +223,8 @@ func TestFlappingLink(t *testing.T) {
 	}
 }
 
-// Two halves of a cluster that lose each other again and again are held down no longer than the first time: all are, so it would
-// be of no use.
+// Two halves of a cluster that lose each other again and again are held down no longer than the first time: all are, so
+// it would be of no use.
 func TestFlappingPartition(t *testing.T) {
 	const period = 15 * time.Second
 	for _, n := range []int{2, 4} {

@@ -143,8 +143,9 @@ type tally struct {
 	moves int
 }
 
-// every has networks of n nodes, each class of them under three random names, befall a network that works, and logs what came of it:
-// everything is as before 15 s after it ended. sure reports where every address must have one owner soon, and not move to and fro.
+// every has networks of n nodes, each class of them under three random names, befall a network that works, and logs
+// what came of it: everything is as before 15 s after it ended. sure reports where every address must have one owner
+// soon, and not move to and fro.
 func every(t *testing.T, n int, ports bool, sure func(links) bool) {
 	t.Helper()
 	a := newAnnouncers(1, n, 1)
@@ -208,8 +209,8 @@ func TestEveryNetworkOfThree(t *testing.T) {
 	})
 }
 
-// Of four nodes: wherever messages get from each to each and no more than four of the twelve links are down, every address has
-// one owner.
+// Of four nodes: wherever messages get from each to each and no more than four of the twelve links are down, every
+// address has one owner.
 func TestEveryNetworkOfFour(t *testing.T) {
 	every(t, 4, false, func(l links) bool { return l.whole() && bits.OnesCount(uint(l.state)) >= 12-4 })
 }
@@ -255,8 +256,8 @@ func TestLeafThatAnswersIsCutOff(t *testing.T) {
 	}
 }
 
-// powerless is a world of n nodes with the first m of them, and the router, on one power line, which fails. A client is the
-// only other foreign machine: it is known once it asks.
+// powerless is a world of n nodes with the first m of them, and the router, on one power line, which fails. A client is
+// the only other foreign machine: it is known once it asks.
 func powerless(t *testing.T, seed uint64, n, m int) (w *world, clientAsks func()) {
 	w = newWorld(seed, n)
 	settle(t, w)
@@ -268,8 +269,8 @@ func powerless(t *testing.T, seed uint64, n, m int) (w *world, clientAsks func()
 	return w, func() { asked = true }
 }
 
-// The only foreign machine falls silent with all other nodes: the survivor cannot tell that from a fault of its own port, and
-// takes nothing, until a client asks for one of their addresses. With a second survivor it need not wait.
+// The only foreign machine falls silent with all other nodes: the survivor cannot tell that from a fault of its own
+// port, and takes nothing, until a client asks for one of their addresses. With a second survivor it need not wait.
 func TestRouterOnTheSamePowerLine(t *testing.T) {
 	for seed := range uint64(10) {
 		for _, n := range []int{2, 3} {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Where a speaker is down and its node forwards nothing moves, though a watcher hears badly, packets are lost, or a watcher
-// stands still and loses what waited.
+// Where a speaker is down and its node forwards nothing moves, though a watcher hears badly, packets are lost, or a
+// watcher stands still and loses what waited.
 func TestLossOfRefusals(t *testing.T) {
 	faults := map[string]func(a *announcers){
 		"half of what comes to one": func(a *announcers) { a.lose(a.nodes[1], lossy{in: 50}) },
@@ -31,15 +31,17 @@ func TestLossOfRefusals(t *testing.T) {
 					end := a.clock + 9*time.Second
 					a.must(t, time.Second, a.all(down, SpeakerDown), "SpeakerDown to all")
 					begin(a)
-					a.never(t, end-a.clock, fmt.Sprintf("seed %d", seed), func(home, owners string) bool { return home == "0 " && owners != "" })
+					a.never(t, end-a.clock, fmt.Sprintf("seed %d", seed), func(home, owners string) bool {
+						return home == "0 " && owners != ""
+					})
 				}
 			})
 		}
 	}
 }
 
-// A firewall that refuses heartbeats in the name of a node whose speaker answers on the wire ends no life and moves nothing.
-// If the node then dies, it is given up.
+// A firewall that refuses heartbeats in the name of a node whose speaker answers on the wire ends no life and moves
+// nothing. If the node then dies, it is given up.
 func TestRejectedHeartbeats(t *testing.T) {
 	for fault, blocks := range blocks {
 		for _, n := range []int{2, 4, 8} {
@@ -68,7 +70,9 @@ func TestRejectedHeartbeats(t *testing.T) {
 				}
 				first.stop()
 				known := func() bool {
-					return !slices.ContainsFunc(a.nodes, func(o *node) bool { return o != first && o.d.peers[first.id].listed && o.sees(first) != Dead })
+					return !slices.ContainsFunc(a.nodes, func(o *node) bool {
+						return o != first && o.d.peers[first.id].listed && o.sees(first) != Dead
+					})
 				}
 				a.must(t, time.Second, known, "dead to all that watch it")
 			})

@@ -28,13 +28,14 @@ func TestTimers(t *testing.T) {
 	}
 }
 
-// A node that was late asks for its least time and half more than it was late, as long as it remembers, and for no more than others
-// could wait.
+// A node that was late asks for its least time and half more than it was late, as long as it remembers, and for no more
+// than others could wait.
 func TestLateAsksForMore(t *testing.T) {
 	d := New(Config{NodeName: "a", Realtime: true, Random: func() uint64 { return 1 }}, time.Second)
 	at := time.Second
 	for _, tt := range []struct{ late, want time.Duration }{
-		{0, 100 * ms}, {40 * ms, 160 * ms}, {0, 160 * ms}, {300 * ms, maxAdaptedHold}, {2 * time.Minute, maxAdaptedHold}, {0, maxAdaptedHold},
+		{0, 100 * ms}, {40 * ms, 160 * ms}, {0, 160 * ms}, {300 * ms, maxAdaptedHold}, {2 * time.Minute, maxAdaptedHold},
+		{0, maxAdaptedHold},
 	} {
 		at = d.lastTick + d.timers.Interval + tt.late
 		if d.sendHeartbeats(at); d.hold != tt.want {
@@ -71,7 +72,8 @@ func TestInStep(t *testing.T) {
 	}
 }
 
-// TestDeathInStep: how evenly threads wake does not delay the verdict on a node that lost its power, nor how many watch it.
+// TestDeathInStep: how evenly threads wake does not delay the verdict on a node that lost its power, nor how many watch
+// it.
 //
 // Trap: nodes in step have no sessions, so that no node watches the victim.
 func TestDeathInStep(t *testing.T) {

@@ -105,8 +105,8 @@ type node struct {
 	// slow is the most that the thread waits for its turn after each step.
 	slow time.Duration
 	sent int
-	// askedAt is when it asked the wire last, foreignAt when a foreign machine answered last; foreignWorks: one did when it
-	// asked last.
+	// askedAt is when it asked the wire last, foreignAt when a foreign machine answered last; foreignWorks: one did when
+	// it asked last.
 	askedAt, foreignAt time.Duration
 	foreignWorks       bool
 	// refusals has what its kernel may still refuse to each other node.
@@ -124,7 +124,8 @@ type arrival struct {
 
 // routine: it does not wake the thread, see choice.
 func (p *Packet) routine() bool {
-	return p.Heartbeat && !p.Ping && !p.Complains && !p.Lost && !p.HearsBadly && !p.HearsNone && p.Challenge == 0 && p.Answer == 0
+	return p.Heartbeat && !p.Ping && !p.Complains && !p.Lost && !p.HearsBadly && !p.HearsNone && p.Challenge == 0 &&
+		p.Answer == 0
 }
 
 // refusalInterval is between the refusals that a kernel sends to one destination, after so many at once.
@@ -168,7 +169,8 @@ func newWorldOf(seed uint64, n int, timers Timers, skews ...time.Duration) *worl
 // newWorldWith starts them in a world that was changed before.
 func newWorldWith(seed uint64, n int, change func(w *world), skews ...time.Duration) *world {
 	w := &world{
-		random: rand.New(rand.NewPCG(seed, 1)), clock: time.Second, late: ms / 2, wakes: ms, gossips: true, byID: map[NodeID]*node{},
+		random: rand.New(rand.NewPCG(seed, 1)), clock: time.Second, late: ms / 2, wakes: ms, gossips: true,
+		byID: map[NodeID]*node{},
 	}
 	change(w)
 	for i := range n {

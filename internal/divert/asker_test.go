@@ -65,8 +65,10 @@ func TestAsker(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			known, settled := a.Set(pods)
-			if got := known[0].Frontends[web]; !maps.Equal(got, want) || known[0].Frontends == nil || settled != wantSettled || kicks.Load() != wantKicks {
-				t.Errorf("%s: serves %v, settled %v, %d kicks; want %v, %v, %d", when, known[0].Frontends, settled, kicks.Load(), want, wantSettled, wantKicks)
+			if got := known[0].Frontends[web]; !maps.Equal(got, want) || known[0].Frontends == nil || settled != wantSettled ||
+				kicks.Load() != wantKicks {
+				t.Errorf("%s: serves %v, settled %v, %d kicks; want %v, %v, %d", when, known[0].Frontends, settled, kicks.Load(),
+					want, wantSettled, wantKicks)
 			}
 		}
 		check("before any answer", nil, false, 0)
@@ -168,10 +170,19 @@ func TestFetch(t *testing.T) {
 		{"no JSON", "x", 200, -1},
 		{"too long", whole + strings.Repeat(" ", maxAnswer), 200, -1},
 		{"too many Services", `{"hash": "h", "frontends": {` + many.String()[1:] + `}}`, 200, maxServices},
-		{"no Services and no ports", `{"hash": "h", "frontends": {"web": {}, "a/b": {"0": 1, "70000": 1, "80": 0, "81": 65536, "82": -1, "x": 3}}}`, 200, 1},
+		{
+			"no Services and no ports",
+			`{"hash": "h", "frontends": {"web": {}, "a/b": {"0": 1, "70000": 1, "80": 0, "81": 65536, "82": -1, "x": 3}}}`,
+			200, 1,
+		},
 		{"ports of another kind", `{"hash": "h", "frontends": {"a/b": {"80": "81"}}}`, 200, -1},
-		{"faults", `{"hash": "h", "frontends": {}, "faults": {"default/web": "SecretMissing", "a/b": "my own words", "x": "KeyWrong", "a/B": "KeyWrong"}}`, 200, 0},
-		{"too many faults", `{"hash": "h", "faults": {` + strings.ReplaceAll(many.String()[1:], "{}", `"KeyWrong"`) + `}}`, 200, 0},
+		{
+			"faults",
+			`{"hash": "h", "frontends": {}, "faults": {"default/web": "SecretMissing", "a/b": "my own words", "x": "KeyWrong", "a/B": "KeyWrong"}}`,
+			200, 0,
+		},
+		{"too many faults", `{"hash": "h", "faults": {` + strings.ReplaceAll(many.String()[1:], "{}", `"KeyWrong"`) + `}}`,
+			200, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var asked []string
@@ -193,10 +204,12 @@ func TestFetch(t *testing.T) {
 			if diff := cmp.Diff([]string{"/frontends?after=a+b"}, asked); diff != "" {
 				t.Error(diff)
 			}
-			if ports := got.frontends[web]; tt.name == "an answer" && !maps.Equal(ports, map[uint16]uint16{80: 31080, 443: 31443}) {
+			if ports := got.frontends[web]; tt.name == "an answer" &&
+				!maps.Equal(ports, map[uint16]uint16{80: 31080, 443: 31443}) {
 				t.Errorf("ports %v", ports)
 			}
-			if tt.name == "faults" && !maps.Equal(got.faults, map[lb.Key]lb.Reason{web: lb.SecretMissing}) || len(got.faults) > maxFaults {
+			if tt.name == "faults" && !maps.Equal(got.faults, map[lb.Key]lb.Reason{web: lb.SecretMissing}) ||
+				len(got.faults) > maxFaults {
 				t.Errorf("faults %v", got.faults)
 			}
 			if ports := got.frontends[lb.Key{Namespace: "a", Name: "b"}]; len(ports) != 0 {

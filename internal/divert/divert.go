@@ -8,8 +8,8 @@
 // kube-proxy does it.
 //
 // The node ports of these Services would lead past the proxies, so that each node refuses them, at its own addresses.
-// What proxies of this node say of all tenants' Services is for this node: the table resets what comes to that port from
-// pods and from outside.
+// What proxies of this node say of all tenants' Services is for this node: the table resets what comes to that port
+// from pods and from outside.
 //
 // What another program deletes or changes comes back, and the table of a dead speaker stays for the next one. Where no
 // Service is proxied there is no table.
@@ -182,8 +182,8 @@ func drop(f nft.Family) nft.Rule {
 	))
 }
 
-// closeOwn resets what comes to the port at which a proxy of this node says what it serves. This node's own packets to it
-// do not pass here.
+// closeOwn resets what comes to the port at which a proxy of this node says what it serves. This node's own packets to
+// it do not pass here.
 func closeOwn(f nft.Family) nft.Rule {
 	return slices.Concat(f.Match(), f.LoadFrontend(), nft.Expr(
 		&expr.Lookup{SourceRegister: nft.Reg, SetName: ownSet + f.Suffix},

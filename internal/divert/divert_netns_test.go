@@ -32,9 +32,11 @@ const (
 	healTime = 2 * time.Second
 )
 
-// The pods: a proxy here, a proxy on another node, which is reached by a link of its own, kube-proxy's endpoint, and a client.
+// The pods: a proxy here, a proxy on another node, which is reached by a link of its own, kube-proxy's endpoint, and a
+// client.
 var pods = map[string][]string{
-	"here": {"10.244.0.2", "fd00::2"}, "far": {"10.244.1.2", "fd00:1::2"}, "endpoint": {"10.244.2.2", "fd00:2::2"}, "pod": {"10.244.3.2", "fd00:3::2"},
+	"here": {"10.244.0.2", "fd00::2"}, "far": {"10.244.1.2", "fd00:1::2"}, "endpoint": {"10.244.2.2", "fd00:2::2"},
+	"pod": {"10.244.3.2", "fd00:3::2"},
 }
 
 // world is a node with its pods, kube-proxy's rules, and a client before it.
@@ -46,7 +48,10 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, node: nstest.Self(t), from: map[string]*nstest.NS{}, table: New(slog.New(slog.NewTextHandler(t.Output(), nil)), func() {})}
+	w := &world{
+		t: t, node: nstest.Self(t), from: map[string]*nstest.NS{},
+		table: New(slog.New(slog.NewTextHandler(t.Output(), nil)), func() {}),
+	}
 	w.from["node"] = w.node
 	w.node.Sysctl("ipv4/ip_forward", "1")
 	w.node.Sysctl("ipv6/conf/all/forwarding", "1")
@@ -101,8 +106,8 @@ func (w *world) fetch(from, to string, port int) string {
 
 func (w *world) tables() string { return w.node.Output("nft", "list", "tables") }
 
-// nftablesProxy is what kube-proxy does in nftables mode, and iptablesProxy in iptables mode: the address, and the node port at all
-// addresses of the node, lead to the endpoint.
+// nftablesProxy is what kube-proxy does in nftables mode, and iptablesProxy in iptables mode: the address, and the node
+// port at all addresses of the node, lead to the endpoint.
 func nftablesProxy(w *world) {
 	const table = `table %[1]s kube-proxy {
 	chain services {
@@ -115,7 +120,8 @@ func nftablesProxy(w *world) {
 	}
 }
 `
-	w.node.Output("nft", fmt.Sprintf(table, "ip", vips[0], pods["endpoint"][0])+fmt.Sprintf(table, "ip6", vips[1], "["+pods["endpoint"][1]+"]"))
+	w.node.Output("nft", fmt.Sprintf(table, "ip", vips[0],
+		pods["endpoint"][0])+fmt.Sprintf(table, "ip6", vips[1], "["+pods["endpoint"][1]+"]"))
 }
 
 func iptablesProxy(w *world) {
@@ -146,7 +152,9 @@ COMMIT
 func desired(proxy string) (d Desired) {
 	for i, vip := range vips {
 		to := netip.AddrPortFrom(netip.MustParseAddr(pods[proxy][i]), nodePort)
-		d.Diversions = append(d.Diversions, lb.Diversion{Address: netip.MustParseAddr(vip), Port: 80, To: to, Remote: proxy == "far"})
+		d.Diversions = append(d.Diversions, lb.Diversion{
+			Address: netip.MustParseAddr(vip), Port: 80, To: to, Remote: proxy == "far",
+		})
 	}
 	d.NodePorts = []uint16{nodePort}
 	return d
@@ -160,8 +168,8 @@ func TestWithIPTables(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) { testDivert(t, iptablesProxy) })
 }
 
-// testDivert: from outside, from a pod and from the node a proxied Service leads to the proxy, which sees the client, and its node
-// port nowhere; as kube-proxy has it before and after.
+// testDivert: from outside, from a pod and from the node a proxied Service leads to the proxy, which sees the client,
+// and its node port nowhere; as kube-proxy has it before and after.
 func testDivert(t *testing.T, kubeProxy func(*world)) {
 	w := newWorld(t)
 	kubeProxy(w)
@@ -218,7 +226,8 @@ func TestOpen(t *testing.T) {
 		w := newWorld(t)
 		nftablesProxy(w)
 		w.from["endpoint"].Serve(":8080", func(c net.Conn) { _, _ = io.Copy(c, c) })
-		w.node.Output("nft", "insert", "rule", "ip", "kube-proxy", "services", "fib", "daddr", "type", "local", "tcp", "dport", "31081", "dnat", "to",
+		w.node.Output("nft", "insert", "rule", "ip", "kube-proxy", "services", "fib", "daddr", "type", "local", "tcp",
+			"dport", "31081", "dnat", "to",
 			pods["endpoint"][0]+":8080")
 		var open net.Conn
 		var err error
@@ -239,7 +248,8 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// TestRest: what belongs to no connection that was led to a proxy goes nowhere. Sent back to its link, it would have the client redirected.
+// TestRest: what belongs to no connection that was led to a proxy goes nowhere. Sent back to its link, it would have
+// the client redirected.
 func TestRest(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -248,7 +258,8 @@ func TestRest(t *testing.T) {
 	chain left { type filter hook forward priority -300; ip daddr %[1]s counter; ip6 daddr %[2]s counter; }
 }`, vips[0], vips[1]))
 		counts := func(chain string) [2]string {
-			found := regexp.MustCompile(`packets (\d+)`).FindAllStringSubmatch(w.node.Output("nft", "list", "chain", "inet", "seen", chain), -1)
+			found := regexp.MustCompile(`packets (\d+)`).FindAllStringSubmatch(w.node.Output("nft", "list", "chain", "inet",
+				"seen", chain), -1)
 			return [2]string{found[0][1], found[1][1]}
 		}
 		fin := make([]byte, 20) // from port 40000 to port 80, FIN and ACK
@@ -270,7 +281,9 @@ func TestRest(t *testing.T) {
 				w.table.Set(desired("here"))
 			}
 			send()
-			nstest.Until(t, patient, "packets that came", func() bool { return counts("came") == [2]string{fmt.Sprint(i + 1), fmt.Sprint(i + 1)} })
+			nstest.Until(t, patient, "packets that came", func() bool {
+				return counts("came") == [2]string{fmt.Sprint(i + 1), fmt.Sprint(i + 1)}
+			})
 			if got := counts("left"); got != [2]string{want, want} {
 				t.Errorf("round %d: %v left, want %s of each", i, got, want)
 			}
@@ -278,8 +291,8 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// TestOwn: what a proxy of this node says of all tenants' Services is for this node, and neither for pods nor for clients;
-// its other ports are not closed by that.
+// TestOwn: what a proxy of this node says of all tenants' Services is for this node, and neither for pods nor for
+// clients; its other ports are not closed by that.
 func TestOwn(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -313,13 +326,15 @@ func TestOwn(t *testing.T) {
 	})
 }
 
-// TestDamage: what others do to the table is undone, a dead speaker's table stays and is adopted, and Remove deletes it.
+// TestDamage: what others do to the table is undone, a dead speaker's table stays and is adopted, and Remove deletes
+// it.
 func TestDamage(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.table.Set(desired("here"))
 		stop := nstest.Running(t, w.table.Run)
-		for _, damage := range []string{"flush ruleset", "delete table inet holdfast-proxy", "flush map inet holdfast-proxy proxies6",
+		for _, damage := range []string{"flush ruleset", "delete table inet holdfast-proxy",
+			"flush map inet holdfast-proxy proxies6",
 			"flush chain inet holdfast-proxy refuse"} {
 			before := w.table.Repairs()
 			w.node.Output("nft", damage)

@@ -54,42 +54,61 @@ func newPair(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"web.example"}}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"web.example"},
+	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	must(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	must(t, err)
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})) + string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})) + string(pem.EncodeToMemory(&pem.Block{
+		Type: "PRIVATE KEY", Bytes: der,
+	}))
 }
 
 // world has a Service for each thing that a Service can ask for.
 func world(directory string) State {
-	tcp, web, hash, pair, six, tls, forwarded, stream := settings(), settings(), settings(), settings(), settings(), settings(), settings(), settings()
+	tcp, web, hash, pair, six, tls, forwarded, stream := settings(), settings(), settings(), settings(), settings(),
+		settings(), settings(), settings()
 	tls.Secret, forwarded.Secret, forwarded.HTTP, stream.Secret, stream.Header = "tls", "tls", true, "tls", 2
 	tcp.Header, tcp.Inspect = 2, time.Second
 	tcp.Monitor = &lb.Monitor{Delay: 5 * time.Second, Timeout: 3 * time.Second, Rise: 1, Fall: 3}
-	web.HTTP, web.Monitor, web.Method = true, &lb.Monitor{Delay: 10 * time.Second, Timeout: 5 * time.Second, Rise: 3, Fall: 3}, lb.LeastConnections
+	web.HTTP, web.Monitor, web.Method = true,
+		&lb.Monitor{Delay: 10 * time.Second, Timeout: 5 * time.Second, Rise: 3, Fall: 3}, lb.LeastConnections
 	hash.Method, hash.Header = lb.SourceIP, 1
 	pair.Method, pair.HTTP = lb.SourceIPPort, true
 	six.Header = 2
 	both := []netip.Addr{addr("192.0.2.10"), addr("2001:db8::10")}
-	return State{Engine: engine(directory), Internal: []netip.Prefix{prefix("10.244.0.0/24"), prefix("198.51.100.7/32"), prefix("fd00:10:244::/64")},
+	return State{Engine: engine(directory), Internal: []netip.Prefix{
+		prefix("10.244.0.0/24"), prefix("198.51.100.7/32"), prefix("fd00:10:244::/64"),
+	},
 		Services: []Service{
-			{Key: lb.Key{Namespace: "shop", Name: "tcp"}, Addresses: both, Proxy: tcp, Ports: []Port{{Port: 80, Listen: 30080, Endpoints: []netip.AddrPort{
-				endpoint("10.244.0.5:8080"), endpoint("10.244.1.6:8080")}}}},
+			{Key: lb.Key{Namespace: "shop", Name: "tcp"}, Addresses: both,
+				Proxy: tcp, Ports: []Port{{Port: 80, Listen: 30080, Endpoints: []netip.AddrPort{
+					endpoint("10.244.0.5:8080"), endpoint("10.244.1.6:8080")}}}},
 			{Key: lb.Key{Namespace: "shop", Name: "web"}, Addresses: both, Proxy: web, Ports: []Port{
-				{Port: 80, Listen: 30180, Endpoints: []netip.AddrPort{endpoint("[fd00:10:244::5]:8080")}}, {Port: 8080, Listen: 30181}}},
-			{Key: lb.Key{Namespace: "shop", Name: "hash"}, Addresses: both[:1], Proxy: hash, Ports: []Port{{Port: 25, Listen: 30025, Endpoints: []netip.AddrPort{
-				endpoint("10.244.0.5:25"), endpoint("10.244.1.6:25")}}},
-				Access: lb.Access{Restricted: true, Allow: []netip.Prefix{prefix("203.0.113.0/24"), prefix("::/0")}, Deny: []netip.Prefix{prefix("203.0.113.9/32")}}},
-			{Key: lb.Key{Namespace: "staging", Name: "pair"}, Addresses: both, Proxy: pair, Ports: []Port{{Port: 80, Listen: 30280}},
+				{Port: 80, Listen: 30180, Endpoints: []netip.AddrPort{endpoint("[fd00:10:244::5]:8080")}},
+				{Port: 8080, Listen: 30181}}},
+			{Key: lb.Key{Namespace: "shop", Name: "hash"}, Addresses: both[:1],
+				Proxy: hash, Ports: []Port{{Port: 25, Listen: 30025, Endpoints: []netip.AddrPort{
+					endpoint("10.244.0.5:25"), endpoint("10.244.1.6:25")}}},
+				Access: lb.Access{
+					Restricted: true, Allow: []netip.Prefix{prefix("203.0.113.0/24"), prefix("::/0")},
+					Deny: []netip.Prefix{prefix("203.0.113.9/32")},
+				}},
+			{Key: lb.Key{Namespace: "staging", Name: "pair"}, Addresses: both, Proxy: pair,
+				Ports:  []Port{{Port: 80, Listen: 30280}},
 				Access: lb.Access{Restricted: true, InternalAllowed: true}},
-			{Key: lb.Key{Namespace: "staging", Name: "six"}, Addresses: both[1:], Proxy: six, Ports: []Port{{Port: 80, Listen: 30380}},
+			{Key: lb.Key{Namespace: "staging", Name: "six"}, Addresses: both[1:], Proxy: six,
+				Ports:  []Port{{Port: 80, Listen: 30380}},
 				Access: lb.Access{Deny: []netip.Prefix{prefix("2001:db8:bad::/48"), prefix("192.0.2.0/24")}}},
-			{Key: lb.Key{Namespace: "vault", Name: "forwarded"}, Addresses: both, Proxy: forwarded, Certificate: crt, Ports: []Port{{Port: 443, Listen: 30481}}},
-			{Key: lb.Key{Namespace: "vault", Name: "stream"}, Addresses: both, Proxy: stream, Certificate: crt, Ports: []Port{{Port: 443, Listen: 30482}}},
-			{Key: lb.Key{Namespace: "vault", Name: "tls"}, Addresses: both, Proxy: tls, Certificate: crt, Ports: []Port{{Port: 443, Listen: 30480},
-				{Port: 8443, Listen: 30483}}},
+			{Key: lb.Key{Namespace: "vault", Name: "forwarded"}, Addresses: both, Proxy: forwarded, Certificate: crt,
+				Ports: []Port{{Port: 443, Listen: 30481}}},
+			{Key: lb.Key{Namespace: "vault", Name: "stream"}, Addresses: both, Proxy: stream, Certificate: crt,
+				Ports: []Port{{Port: 443, Listen: 30482}}},
+			{Key: lb.Key{Namespace: "vault", Name: "tls"}, Addresses: both, Proxy: tls,
+				Certificate: crt, Ports: []Port{{Port: 443, Listen: 30480},
+					{Port: 8443, Listen: 30483}}},
 		}}
 }
 
@@ -116,7 +135,8 @@ func TestConfig(t *testing.T) {
 	if diff := cmp.Diff(string(want), c.Text); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	want2 := map[string]map[string]uint16{"shop/tcp": {"80": 30080}, "shop/web": {"80": 30180, "8080": 30181}, "shop/hash": {"25": 30025},
+	want2 := map[string]map[string]uint16{"shop/tcp": {"80": 30080}, "shop/web": {"80": 30180, "8080": 30181},
+		"shop/hash":    {"25": 30025},
 		"staging/pair": {"80": 30280}, "staging/six": {"80": 30380},
 		"vault/forwarded": {"443": 30481}, "vault/stream": {"443": 30482}, "vault/tls": {"443": 30480, "8443": 30483}}
 	if diff := cmp.Diff(want2, Frontends(world("").Config().Text)); diff != "" {
@@ -141,8 +161,13 @@ func TestConfig(t *testing.T) {
 func TestHash(t *testing.T) {
 	before := world("").Config()
 	for name, change := range map[string]func(*Service){
-		"header": func(s *Service) { s.Header = 1 }, "mode": func(s *Service) { s.HTTP = true }, "method": func(s *Service) { s.Method = lb.SourceIP },
-		"client": func(s *Service) { s.Client++; s.Client += time.Second }, "member": func(s *Service) { s.Member += time.Second },
+		"header": func(s *Service) {
+			s.Header = 1
+		}, "mode": func(s *Service) { s.HTTP = true }, "method": func(s *Service) { s.Method = lb.SourceIP },
+		"client": func(s *Service) {
+			s.Client++
+			s.Client += time.Second
+		}, "member": func(s *Service) { s.Member += time.Second },
 		"connect": func(s *Service) { s.Connect += time.Second }, "inspect": func(s *Service) { s.Inspect = 0 },
 		"monitor": func(s *Service) { s.Monitor = nil }, "delay": func(s *Service) { s.Monitor.Delay += time.Second },
 		"rise": func(s *Service) { s.Monitor.Rise++ }, "fall": func(s *Service) { s.Monitor.Fall++ },
@@ -228,9 +253,15 @@ func TestCommands(t *testing.T) {
 			"enable health shop:tcp:80/10.244.1.6_8080", "set server shop:tcp:80/10.244.1.6_8080 state ready"}},
 		{"closed and back", []Server{{name, "10.244.0.5_8080", first, true}, {name, "10.244.1.6_8080", second, false}},
 			[]string{"set server shop:tcp:80/10.244.0.5_8080 state ready"}},
-		{"gone", []Server{{name, "10.244.0.5_8080", first, false}, {name, "10.244.1.6_8080", second, false}, {name, "10.244.9.9_8080", 9, false}},
+		{"gone", []Server{
+			{name, "10.244.0.5_8080", first, false}, {name, "10.244.1.6_8080", second, false},
+			{name, "10.244.9.9_8080", 9, false},
+		},
 			[]string{"set server shop:tcp:80/10.244.9.9_8080 state maint", "del server shop:tcp:80/10.244.9.9_8080"}},
-		{"gone, with connections", []Server{{name, "10.244.0.5_8080", first, false}, {name, "10.244.1.6_8080", second, false}, {name, "10.244.9.9_8080", 9, true}},
+		{"gone, with connections", []Server{
+			{name, "10.244.0.5_8080", first, false}, {name, "10.244.1.6_8080", second, false},
+			{name, "10.244.9.9_8080", 9, true},
+		},
 			[]string{"del server shop:tcp:80/10.244.9.9_8080"}},
 		{"another number", []Server{{name, "10.244.0.5_8080", 7, false}, {name, "10.244.1.6_8080", second, false}}, []string{
 			"set server shop:tcp:80/10.244.0.5_8080 state maint", "del server shop:tcp:80/10.244.0.5_8080",
@@ -248,9 +279,11 @@ func TestCommands(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	got, err := ParseServers("1\n# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state\n3 a:b:80 1 127.0.0.1_9001 127.0.0.1 2 0 16\n" +
+	got, err := ParseServers("1\n# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state\n3 a:b:80 1 " +
+		"127.0.0.1_9001 127.0.0.1 2 0 16\n" +
 		"3 a:b:80 2 ::1_9002 ::1 0 1 16\n\n")
-	if want := []Server{{"a:b:80", "127.0.0.1_9001", 1, false}, {"a:b:80", "::1_9002", 2, true}}; err != nil || !cmp.Equal(want, got) {
+	if want := []Server{{"a:b:80", "127.0.0.1_9001", 1, false}, {"a:b:80", "::1_9002", 2, true}}; err != nil ||
+		!cmp.Equal(want, got) {
 		t.Error(got, err)
 	}
 	for _, text := range []string{"", "2\n", "1\nshort line", "1\n3 a x b c 2 0"} {
@@ -258,7 +291,9 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
-	for name, want := range map[string][]string{"shop:web:80": {"shop", "web", "80"}, streams + "7": nil, "MASTER": nil, "a:b": nil} {
+	for name, want := range map[string][]string{
+		"shop:web:80": {"shop", "web", "80"}, streams + "7": nil, "MASTER": nil, "a:b": nil,
+	} {
 		if got := ParseBackend(name); !slices.Equal(got, want) {
 			t.Errorf("%s is the backend %v", name, got)
 		}
@@ -284,24 +319,44 @@ var grammar = regexp.MustCompile(`^(global|defaults|backend streams|listen [a-z0
 	`server [0-9a-f.:]+_\d+ (\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]):\d+ id \d+ weight 16( send-proxy(-v2)?)?( check inter \d+ms rise \d+ fall \d+)?))$`)
 
 func FuzzConfig(f *testing.F) {
-	f.Add("shop", "web", "192.0.2.1", "fe80::1%eth0", "10.0.0.0/8", "10.0.0.1", uint16(80), uint16(30080), "ROUND_ROBIN", 2, int64(5e9), 3, true, "")
-	f.Add("shop", "tls", "192.0.2.1", "2001:db8::1", "10.0.0.0/8", "10.0.0.1", uint16(443), uint16(30443), "ROUND_ROBIN", 0, int64(5e9), 3, false,
+	f.Add("shop", "web", "192.0.2.1", "fe80::1%eth0", "10.0.0.0/8", "10.0.0.1", uint16(80), uint16(30080), "ROUND_ROBIN",
+		2, int64(5e9), 3, true, "")
+	f.Add("shop", "tls", "192.0.2.1", "2001:db8::1", "10.0.0.0/8", "10.0.0.1", uint16(443), uint16(30443), "ROUND_ROBIN",
+		0, int64(5e9), 3, false,
 		"0123456789abcdef0123456789abcdef")
-	f.Add("shop", "tls", "192.0.2.1", "2001:db8::1", "10.0.0.0/8", "10.0.0.1", uint16(443), uint16(30443), "ROUND_ROBIN", 0, int64(5e9), 3, false,
+	f.Add("shop", "tls", "192.0.2.1", "2001:db8::1", "10.0.0.0/8", "10.0.0.1", uint16(443), uint16(30443), "ROUND_ROBIN",
+		0, int64(5e9), 3, false,
 		"../x.pem ca-file /")
-	f.Add("shop\n", "web{", "::ffff:192.0.2.1", "2001:db8::1", "::/0", "::ffff:10.0.0.1", uint16(0), uint16(1), "x\ny", -1, int64(-5), -3, false, "x\n")
-	f.Fuzz(func(t *testing.T, namespace, name, a, b, list, to string, port, listen uint16, method string, header int, d int64, n int, flag bool, pair string) {
+	f.Add("shop\n", "web{", "::ffff:192.0.2.1", "2001:db8::1", "::/0", "::ffff:10.0.0.1", uint16(0), uint16(1), "x\ny", -1,
+		int64(-5), -3, false, "x\n")
+	f.Fuzz(func(
+		t *testing.T,
+		namespace, name, a, b, list, to string,
+		port, listen uint16,
+		method string,
+		header int,
+		d int64,
+		n int,
+		flag bool,
+		pair string,
+	) {
 		address := func(text string) netip.Addr { a, _ := netip.ParseAddr(text); return a }
 		p, _ := netip.ParsePrefix(list)
 		s := State{Engine: Engine{Directory: "/run/holdfast", Threads: n, MaxConn: n, Files: n}, Internal: []netip.Prefix{p}}
 		service := Service{
 			Key: lb.Key{Namespace: namespace, Name: name}, Addresses: []netip.Addr{address(a), address(b)},
-			Proxy: lb.Proxy{Header: header, HTTP: flag, Secret: pair, Method: lb.Method(method), Client: time.Duration(d), Member: time.Duration(d),
+			Proxy: lb.Proxy{Header: header, HTTP: flag, Secret: pair, Method: lb.Method(method), Client: time.Duration(d),
+				Member:  time.Duration(d),
 				Connect: time.Duration(d),
-				Inspect: time.Duration(d), Monitor: &lb.Monitor{Delay: time.Duration(d), Timeout: time.Duration(d), Rise: n, Fall: n}},
+				Inspect: time.Duration(d), Monitor: &lb.Monitor{
+					Delay: time.Duration(d), Timeout: time.Duration(d), Rise: n, Fall: n,
+				}},
 			Certificate: pair,
 			Access:      lb.Access{Restricted: flag, InternalAllowed: flag, Allow: []netip.Prefix{p}, Deny: []netip.Prefix{p}},
-			Ports:       []Port{{Port: port, Listen: listen, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address(to), port)}}, {Port: port, Listen: listen}},
+			Ports: []Port{
+				{Port: port, Listen: listen, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address(to), port)}},
+				{Port: port, Listen: listen},
+			},
 		}
 		s.Services = []Service{service}
 		for line := range strings.Lines(s.Config().Text) {
@@ -325,7 +380,10 @@ func TestCompile(t *testing.T) {
 	secret.Secret = "tls"
 	key := func(name string) lb.Key { return lb.Key{Namespace: "shop", Name: name} }
 	service := func(name string, proxy *lb.Proxy, nodePort uint16, addresses ...netip.Addr) *lb.Service {
-		return &lb.Service{Key: key(name), Addresses: addresses, Proxy: proxy, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: nodePort}}}
+		return &lb.Service{
+			Key: key(name), Addresses: addresses, Proxy: proxy,
+			Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: nodePort}},
+		}
 	}
 	refused := service("refused", &proxied, 30087, addr("192.0.2.6")) // beyond its namespace's bound, it costs nothing
 	refused.ProxyRefused = true
@@ -344,7 +402,8 @@ func TestCompile(t *testing.T) {
 		Families: []lb.Family{lb.IPv4, lb.IPv6}, Own: []uint16{7950}, Certificates: map[lb.Key]string{key("tlz"): crt},
 	})
 	want := []Service{
-		{Key: key("tlz"), Addresses: []netip.Addr{addr("192.0.2.5")}, Proxy: secret, Certificate: crt, Ports: []Port{{Port: 80, Listen: 30086}}},
+		{Key: key("tlz"), Addresses: []netip.Addr{addr("192.0.2.5")}, Proxy: secret, Certificate: crt,
+			Ports: []Port{{Port: 80, Listen: 30086}}},
 		{Key: key("web"), Addresses: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")}, Proxy: proxied,
 			Ports: []Port{{Port: 80, Listen: 30080, Endpoints: good}}},
 	}
@@ -375,7 +434,8 @@ func TestDue(t *testing.T) {
 		{1, time.Minute, 0, time.Minute}, // an edit that waited a minute waits no longer
 	} {
 		if got := Due(tt.old, start.Add(tt.last), start.Add(tt.since)).Sub(start); got != tt.want {
-			t.Errorf("%d old workers, %v since the last reload, an edit at %v: %v, want %v", tt.old, tt.last, tt.since, got, tt.want)
+			t.Errorf("%d old workers, %v since the last reload, an edit at %v: %v, want %v", tt.old, tt.last, tt.since, got,
+				tt.want)
 		}
 	}
 }
@@ -385,7 +445,8 @@ func twoServices(client time.Duration, to string) (out []Service) {
 	for i, namespace := range []string{"calm", "noisy"} {
 		p := settings()
 		p.Client = client
-		out = append(out, Service{Key: lb.Key{Namespace: namespace, Name: "web"}, Addresses: []netip.Addr{addr("192.0.2.1")}, Proxy: p,
+		out = append(out, Service{Key: lb.Key{Namespace: namespace, Name: "web"}, Addresses: []netip.Addr{addr("192.0.2.1")},
+			Proxy: p,
 			Ports: []Port{{Port: 80, Listen: uint16(30000 + i), Endpoints: []netip.AddrPort{endpoint(to)}}}})
 	}
 	return out
@@ -399,7 +460,8 @@ func names(services []Service) (out []string) {
 	return out
 }
 
-// A Service that is no longer wanted is served until all have heard of it; if it is wanted again, it is served all the time.
+// A Service that is no longer wanted is served until all have heard of it; if it is wanted again, it is served all the
+// time.
 func TestLinger(t *testing.T) {
 	start, until := time.Unix(1000, 0), map[lb.Key]time.Time{}
 	both := twoServices(time.Second, "10.0.0.1:80")

@@ -19,7 +19,8 @@ import (
 
 // routine reports whether a packet is a heartbeat that may wait in the kernel.
 func routine(p *detect.Packet) bool {
-	return p.Heartbeat && !p.Ping && !p.Complains && !p.Lost && !p.HearsBadly && !p.HearsNone && p.Challenge == 0 && p.Answer == 0
+	return p.Heartbeat && !p.Ping && !p.Complains && !p.Lost && !p.HearsBadly && !p.HearsNone && p.Challenge == 0 &&
+		p.Answer == 0
 }
 
 // TestChoice: the kernel has only routine heartbeats wait, whatever claims they repeat.
@@ -33,8 +34,10 @@ func TestChoice(t *testing.T) {
 		bit := func(n int) bool { return flags>>n&1 != 0 }
 		for _, numbers := range [][2]uint64{{0, 0}, {1, 0}, {1 << 63, 0}, {0, 1}, {0, 1 << 63}} {
 			p := detect.Packet{
-				Watch: bit(0), Ping: bit(1), Heartbeat: bit(2), Complains: bit(3), HearsBadly: bit(4), Lost: bit(5), HearsNone: bit(6),
-				From: detect.NodeID(random.Uint64()), To: detect.NodeID(random.Uint64()), Boot: random.Uint64(), Seq: random.Uint64(),
+				Watch: bit(0), Ping: bit(1), Heartbeat: bit(2), Complains: bit(3), HearsBadly: bit(4), Lost: bit(5),
+				HearsNone: bit(6),
+				From:      detect.NodeID(random.Uint64()), To: detect.NodeID(random.Uint64()), Boot: random.Uint64(),
+				Seq:  random.Uint64(),
 				Hold: time.Second, Challenge: numbers[0], Answer: numbers[1], Heartbeats: uint16(random.Uint64()),
 				Claims: make([]detect.NodeClaim, random.IntN(3)),
 			}
@@ -95,8 +98,8 @@ func (s *sender) sendNow(p detect.Packet) {
 	s.sockets.out.flush()
 }
 
-// TestBeatsWait: a routine heartbeat wakes no thread, and counts as of when it came, before what was sent after it. A question wakes
-// the thread at once, and so does a heartbeat of a suspect.
+// TestBeatsWait: a routine heartbeat wakes no thread, and counts as of when it came, before what was sent after it. A
+// question wakes the thread at once, and so does a heartbeat of a suspect.
 //
 // Trap: of two sockets the one with the later packet is read first, and the earlier heartbeat counts as lost.
 func TestBeatsWait(t *testing.T) {
@@ -124,7 +127,9 @@ func TestBeatsWait(t *testing.T) {
 				return boottime()-began >= d
 			}
 			hears := func() bool {
-				return slices.ContainsFunc(a.detector.View(boottime()).Members, func(m detect.Member) bool { return m.Name == "b" && m.Heard })
+				return slices.ContainsFunc(a.detector.View(boottime()).Members, func(m detect.Member) bool {
+					return m.Name == "b" && m.Heard
+				})
 			}
 			nstest.Until(t, within, "a session", func() bool {
 				if !hears() {
@@ -185,7 +190,8 @@ func TestBeatsWait(t *testing.T) {
 	})
 }
 
-// TestBatches: what is more than one system call takes or sends arrives whole and in order, beside packets that are refused.
+// TestBatches: what is more than one system call takes or sends arrives whole and in order, beside packets that are
+// refused.
 //
 // Trap: the error of one packet is reported by the next one, which is not sent.
 func TestBatches(t *testing.T) {
@@ -200,7 +206,9 @@ func TestBatches(t *testing.T) {
 			threads[i].step()
 		}
 		a := threads[0]
-		s := &sender{threads[1], detect.Packet{From: detect.NodeIDOf("b"), To: detect.NodeIDOf("a"), Boot: 1, Hold: time.Second}}
+		s := &sender{
+			threads[1], detect.Packet{From: detect.NodeIDOf("b"), To: detect.NodeIDOf("a"), Boot: 1, Hold: time.Second},
+		}
 		const sent = 3*maxBatch + 5
 		for i := range sent {
 			s.queue(detect.Packet{Heartbeat: true, Ping: i%2 == 0})

@@ -249,8 +249,11 @@ func TestRunaway(t *testing.T) {
 			if c.fault != "runtime" && after.Overruns != 1 {
 				t.Errorf("%d overruns are counted, want 1", after.Overruns)
 			}
-			t.Logf("it sent heartbeats, settled, after %v; epoch %d and then %d, up to %v late", after.At-began, before.View.Epoch, after.View.Epoch, after.Latest)
-			s[1].await(t, "it is heard", func(l line) bool { return sees(s[0], detect.Alive)(l) || sees(s[0], detect.HoldDown)(l) })
+			t.Logf("it sent heartbeats, settled, after %v; epoch %d and then %d, up to %v late", after.At-began,
+				before.View.Epoch, after.View.Epoch, after.Latest)
+			s[1].await(t, "it is heard", func(l line) bool {
+				return sees(s[0], detect.Alive)(l) || sees(s[0], detect.HoldDown)(l)
+			})
 		})
 	}
 }
@@ -285,7 +288,9 @@ func TestKilledEarly(t *testing.T) {
 	needRealtime(t)
 	s := cluster(t, 2, "192.0.2.%d")
 	ready(t, s)
-	killed := s[0].await(t, "it runs", func(l line) bool { return l.Child != 0 && l.View.Settled && l.View.Realtime }).Child
+	killed := s[0].await(t, "it runs", func(l line) bool {
+		return l.Child != 0 && l.View.Settled && l.View.Realtime
+	}).Child
 	must(t, syscall.Kill(killed, syscall.SIGKILL))
 	l := s[0].await(t, "it runs again", func(l line) bool { return l.Child != 0 && l.Child != killed && l.View.Settled })
 	if l.View.Realtime {
@@ -306,7 +311,8 @@ func TestFurther(t *testing.T) {
 // newTestThread returns a thread that the test drives.
 func newTestThread(t *testing.T, self Peer, peers []Peer, timers detect.Timers) *beatThread {
 	t.Helper()
-	th, err := newBeatThread(processSettings{NodeName: self.Name, Address: self.Address, Port: testPort, Timers: timers.WithDefaults()}, &sharedState{}, nil)
+	th, err := newBeatThread(processSettings{NodeName: self.Name, Address: self.Address, Port: testPort,
+		Timers: timers.WithDefaults()}, &sharedState{}, nil)
 	must(t, err)
 	t.Cleanup(th.sockets.close)
 	th.enqueue(order{Peers: peers, Keys: [][]byte{testKey}})
@@ -324,7 +330,9 @@ func steady(t *testing.T, n int) (step func()) {
 	t.Helper()
 	var peers []Peer
 	for i := range n {
-		peers = append(peers, Peer{Name: fmt.Sprintf("node%d", i), Address: netip.MustParseAddr(fmt.Sprintf("127.0.0.%d", i+1)), Gossip: true})
+		peers = append(peers, Peer{
+			Name: fmt.Sprintf("node%d", i), Address: netip.MustParseAddr(fmt.Sprintf("127.0.0.%d", i+1)), Gossip: true,
+		})
 	}
 	var threads []*beatThread
 	for _, p := range peers {

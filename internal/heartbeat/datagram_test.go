@@ -13,7 +13,9 @@ import (
 func testPacket(claims int) detect.Packet {
 	p := detect.Packet{From: 1, To: 2, Boot: 3, Seq: 4, Challenge: 5, Answer: 6, Hold: 150 * ms, Watch: true, Ping: true}
 	for i := range claims {
-		p.Claims = append(p.Claims, detect.NodeClaim{About: detect.NodeID(i), Status: detect.Status(i%int(detect.Left) + 1), Deaths: 3, Incarnation: uint32(i)})
+		p.Claims = append(p.Claims, detect.NodeClaim{
+			About: detect.NodeID(i), Status: detect.Status(i%int(detect.Left) + 1), Deaths: 3, Incarnation: uint32(i),
+		})
 	}
 	return p
 }

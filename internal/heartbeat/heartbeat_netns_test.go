@@ -61,7 +61,9 @@ func TestStoppedSpeaker(t *testing.T) {
 			t.Errorf("dead after %v", took)
 		}
 		continued := s[0].signal(t, syscall.SIGCONT)
-		if l = s[0].await(t, "it runs again", func(l line) bool { return l.Woke && l.At >= continued }); l.Valid && l.View.Epoch == 1 {
+		if l = s[0].await(t, "it runs again", func(l line) bool {
+			return l.Woke && l.At >= continued
+		}); l.Valid && l.View.Epoch == 1 {
 			t.Error("its lease was valid in the first moment")
 		}
 		s[0].await(t, "it knows that it was declared dead", sees(s[0], detect.HoldDown))
@@ -100,7 +102,9 @@ func TestHeartbeatProcessHangs(t *testing.T) {
 		if err := syscall.Kill(before.Child, syscall.SIGSTOP); err != nil {
 			t.Fatalf("stop heartbeat process %d: %v", before.Child, err)
 		}
-		s[0].await(t, "it sends heartbeats again", func(l line) bool { return l.Child != 0 && l.Child != before.Child && l.View.Settled })
+		s[0].await(t, "it sends heartbeats again", func(l line) bool {
+			return l.Child != 0 && l.Child != before.Child && l.View.Settled
+		})
 	})
 }
 

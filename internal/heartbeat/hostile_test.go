@@ -34,7 +34,9 @@ func TestHostilePackets(t *testing.T) {
 			var h *Heartbeat
 			h, err := New(Config{
 				Log: slog.New(slog.DiscardHandler), NodeName: p.Name, Address: p.Address, Port: testPort, Keys: [][]byte{testKey},
-				Timers: detect.Timers{Multiplier: 200}, Command: testCommand, Ask: func(string) detect.WireAnswer { return detect.WireAnswer{} }, Guest: func(net.Conn) {},
+				Timers: detect.Timers{Multiplier: 200}, Command: testCommand, Ask: func(string) detect.WireAnswer {
+					return detect.WireAnswer{}
+				}, Guest: func(net.Conn) {},
 				Changed: func() {
 					for _, m := range h.View().Members {
 						if m.Status > detect.Alive {
@@ -70,7 +72,8 @@ func TestHostilePackets(t *testing.T) {
 		seal := rt.NewSeals([][]byte{testKey}, sealKind)[0]
 		genuine := sealPacket(seal, nil, &p)
 		flood := func(from string, datagram []byte, times int) {
-			conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(from)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, testPort)))
+			conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(from)},
+				net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, testPort)))
 			must(t, err)
 			defer conn.Close()
 			for range times {
@@ -148,8 +151,8 @@ func cpuOf(t *testing.T, process int) time.Duration {
 	return time.Duration(ticks) * 10 * ms // USER_HZ is 100
 }
 
-// 100,000 forged packets a second at the port of a node take nothing from its ordinary programs that
-// matters, whether their sender knows nothing or saw a packet and poses as a peer, or sends errors about it; and heartbeats go on.
+// 100,000 forged packets a second at the port of a node take nothing from its ordinary programs that matters, whether
+// their sender knows nothing or saw a packet and poses as a peer, or sends errors about it; and heartbeats go on.
 func TestFlood(t *testing.T) {
 	needRealtime(t)
 	const rate, lasts = 100_000, 3 * time.Second
@@ -157,11 +160,13 @@ func TestFlood(t *testing.T) {
 	known := rt.NewSeals([][]byte{testKey}, sealKind)[0]
 	seen := sealPacket(known, nil, &p)
 	seen[len(seen)-1] ^= 1
-	to, peer, stranger := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.250")
+	to, peer, stranger := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"),
+		netip.MustParseAddr("192.0.2.250")
 	for name, datagram := range map[string][]byte{
-		"of a stranger":                      spoofed(stranger, to, sealPacket(mustSeal(t, 1), nil, &p)),
-		"of a sender that saw others":        spoofed(peer, to, seen),
-		"errors of a sender that saw others": spoofedIP(peer, to, unix.IPPROTO_ICMP, unreachable(t, netip.AddrPortFrom(to, testPort), peer, seen)),
+		"of a stranger":               spoofed(stranger, to, sealPacket(mustSeal(t, 1), nil, &p)),
+		"of a sender that saw others": spoofed(peer, to, seen),
+		"errors of a sender that saw others": spoofedIP(peer, to, unix.IPPROTO_ICMP,
+			unreachable(t, netip.AddrPortFrom(to, testPort), peer, seen)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := cluster(t, 3, "192.0.2.%d")
@@ -182,7 +187,9 @@ func TestFlood(t *testing.T) {
 				t.Errorf("an ordinary program did not run for %v", longest)
 			}
 			for _, o := range s[1:] {
-				l := o.await(t, "it is heard", func(l line) bool { return sees(s[0], detect.Alive)(l) || sees(s[0], detect.HoldDown)(l) })
+				l := o.await(t, "it is heard", func(l line) bool {
+					return sees(s[0], detect.Alive)(l) || sees(s[0], detect.HoldDown)(l)
+				})
 				s[0].await(t, "it hears", func(l line) bool { return sees(o, detect.Alive)(l) || sees(o, detect.HoldDown)(l) })
 				t.Logf("to %s: %+v", o.name, l.View.Members)
 			}

@@ -80,7 +80,8 @@ func (r *refusing) forge(t *testing.T, port uint16, packet []byte, times int) {
 // datagram sends one in the peer's name.
 func (r *refusing) datagram(t *testing.T, payload []byte) {
 	t.Helper()
-	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: r.peer.AsSlice()}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.local, testPort)))
+	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: r.peer.AsSlice()},
+		net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.local, testPort)))
 	must(t, err)
 	defer conn.Close()
 	_, err = conn.Write(payload)
@@ -133,7 +134,9 @@ func TestForgedRefusals(t *testing.T) {
 						t.Errorf("%s: %d refusals count, want %d", what, got, refused)
 					}
 				}
-				s := &sender{r.beatThread, detect.Packet{From: detect.NodeIDOf("a"), To: detect.NodeIDOf("b"), Boot: 1, Hold: time.Second}}
+				s := &sender{
+					r.beatThread, detect.Packet{From: detect.NodeIDOf("a"), To: detect.NodeIDOf("b"), Boot: 1, Hold: time.Second},
+				}
 				s.sendNow(detect.Packet{Ping: true})
 				counts("the kernel refuses a packet", 1, 1)
 

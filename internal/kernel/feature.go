@@ -47,7 +47,8 @@ var features = map[Feature]description{
 		name:       "the packet filter",
 		capability: "NET_ADMIN",
 		without:    "no source ranges are enforced here, and addresses with source ranges are left to other nodes",
-		modules:    "nf_tables (CONFIG_NF_TABLES_INET), nft_ct, nft_limit, nft_reject_inet, nft_chain_nat, nft_nat and nft_redir",
+		modules: "nf_tables (CONFIG_NF_TABLES_INET), nft_ct, nft_limit, nft_reject_inet, nft_chain_nat, nft_nat and " +
+			"nft_redir",
 	},
 	InternalTraffic: {
 		name: "the rewriting of traffic from within the cluster", capability: "NET_ADMIN", needs: PacketFilter,
@@ -98,7 +99,8 @@ var features = map[Feature]description{
 		name:       "the way to proxies",
 		capability: "NET_ADMIN",
 		without:    "the node leaves proxied Services to others",
-		modules:    "nf_tables, nft_ct, nft_fib_inet, nft_fib_ipv4, nft_fib_ipv6, nft_reject_inet, nft_chain_nat, nft_nat and nft_masq",
+		modules: "nf_tables, nft_ct, nft_fib_inet, nft_fib_ipv4, nft_fib_ipv6, nft_reject_inet, nft_chain_nat, nft_nat " +
+			"and nft_masq",
 	},
 	PacketSockets: {
 		name: "packet sockets", capability: "NET_RAW",

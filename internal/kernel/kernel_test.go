@@ -47,14 +47,17 @@ func TestKernelLacks(t *testing.T) {
 		{"everything is there", refusals{}, ""},
 		{"no dup", refusals{RelaysIPv4: {Err: no}, RelaysIPv6: {Err: no}}, "relays of IPv4, relays of IPv6"},
 		{"no labels of conntrack", refusals{InternalTraffic: {Err: no}}, "the rewriting of traffic from within the cluster"},
-		{"no nf_tables", refusals{PacketFilter: {Err: no}, InternalTraffic: {Err: no}, ConnectionLimits: {Err: no}, DropLogs: {Err: no}}, "the packet filter"},
-		{"neither packet sockets nor priority", refusals{PacketSockets: {Err: syscall.EPERM}, RealTime: {Err: syscall.EPERM}}, "packet sockets, real-time priority"},
+		{"no nf_tables", refusals{PacketFilter: {Err: no}, InternalTraffic: {Err: no}, ConnectionLimits: {Err: no},
+			DropLogs: {Err: no}}, "the packet filter"},
+		{"neither packet sockets nor priority", refusals{PacketSockets: {Err: syscall.EPERM}, RealTime: {Err: syscall.EPERM}},
+			"packet sockets, real-time priority"},
 	} {
 		m := New(slog.New(slog.DiscardHandler), tt.kernel.tries(), func() {})
 		if m.Checked() || m.words() != "" {
 			t.Errorf("%s: known before the first attempt", tt.name)
 		}
-		if again, err := m.try(t.Context()); err != nil || (again > 0) != (tt.want != "") || !m.Checked() || m.words() != tt.want {
+		if again, err := m.try(t.Context()); err != nil || (again > 0) != (tt.want != "") || !m.Checked() ||
+			m.words() != tt.want {
 			t.Errorf("%s: missing %q, want %q", tt.name, m.words(), tt.want)
 		}
 		for _, l := range m.Missing() {
@@ -72,7 +75,8 @@ func TestKernelLacks(t *testing.T) {
 	}
 }
 
-// TestKernelIsTriedAgain: while something is missing it is tried again, each change is told once, and then no attempt follows.
+// TestKernelIsTriedAgain: while something is missing it is tried again, each change is told once, and then no attempt
+// follows.
 func TestKernelIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel, tries, changes := refusals{RelaysIPv4: {Err: syscall.ENOENT}}, 0, 0
@@ -128,14 +132,18 @@ func TestKernelProblem(t *testing.T) {
 		{Lack{RelaysIPv6, refused}, "the kernel of node w1 refuses relays of IPv6 (operation not supported); " +
 			"it needs Linux 5.7 or newer with nf_tables, nft_ct and nft_dup_ipv6; " +
 			"until then open IPv6 connections end when their address moves here"},
-		{Lack{InternalTraffic, refused}, "the kernel of node w1 refuses the rewriting of traffic from within the cluster (operation not supported); " +
+		{Lack{
+			InternalTraffic, refused,
+		}, "the kernel of node w1 refuses the rewriting of traffic from within the cluster (operation not supported); " +
 			"it needs Linux 5.7 or newer with CONFIG_NF_CONNTRACK_LABELS; until then source ranges hold for pods and nodes too"},
-		{Lack{PacketFilter, refused}, "the kernel of node w1 refuses the packet filter (operation not supported); it needs Linux 5.7 or newer with nf_tables " +
+		{Lack{PacketFilter, refused}, "the kernel of node w1 refuses the packet filter (operation not supported); it " +
+			"needs Linux 5.7 or newer with nf_tables " +
 			"(CONFIG_NF_TABLES_INET), nft_ct, nft_limit, nft_reject_inet, nft_chain_nat, nft_nat and nft_redir; " +
 			"until then no source ranges are enforced here, and addresses with source ranges are left to other nodes"},
-		{Lack{PacketSockets, syscall.EPERM}, "the kernel of node w1 refuses packet sockets (operation not permitted); it needs the capability NET_RAW for " +
-			"the speaker; " +
-			"until then the node leaves layer 2 to others, and BGP works"},
+		{Lack{PacketSockets, syscall.EPERM},
+			"the kernel of node w1 refuses packet sockets (operation not permitted); it needs the capability NET_RAW for " +
+				"the speaker; " +
+				"until then the node leaves layer 2 to others, and BGP works"},
 	} {
 		want := lb.Problem{Object: node, Reason: lb.KernelFeatureMissing, Message: tt.want}
 		if diff := cmp.Diff(want, tt.lack.Problem(node)); diff != "" {
@@ -149,7 +157,8 @@ func TestKernelProblem(t *testing.T) {
 	}
 }
 
-// TestKernelRecheck: a kernel that had everything is asked again when a sink was refused a feature, and then until it has it.
+// TestKernelRecheck: a kernel that had everything is asked again when a sink was refused a feature, and then until it
+// has it.
 func TestKernelRecheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refuses atomic.Bool

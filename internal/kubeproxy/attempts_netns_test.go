@@ -91,7 +91,8 @@ func (w attemptWorld) connect(t *testing.T, node, client, pods *nstest.NS) {
 
 // lead has new connections to the Service go to an endpoint, as kube-proxy does.
 func (w attemptWorld) lead(node *nstest.NS, endpoint string) {
-	node.Output("nft", fmt.Sprintf("table %[1]s t; delete table %[1]s t; table %[1]s t { chain c { type nat hook prerouting priority -100; %[1]s daddr %[2]s "+
+	node.Output("nft", fmt.Sprintf("table %[1]s t; delete table %[1]s t; table %[1]s t { chain c { type nat hook "+
+		"prerouting priority -100; %[1]s daddr %[2]s "+
 		"dnat to %[3]s; }; }",
 		w.family, w.service, endpoint))
 }

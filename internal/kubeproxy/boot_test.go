@@ -32,13 +32,20 @@ func TestSuffices(t *testing.T) {
 		{"an earlier speaker", []look{{0, servedBefore, true}}},
 		{"silent", []look{{0, silent, false}, {30*time.Second - 1, silent, false}, {1, silent, true}}},
 		{"it lives", []look{{0, live, false}, {10*time.Second - 1, live, false}, {1, live, true}}},
-		{"it lives and makes its rules", []look{{0, live, false}, {time.Second, oneFamily, false}, {time.Second, allFamilies, true}}},
-		{"the rules of one family only", []look{{0, oneFamily, false}, {2*time.Second - 1, oneFamily, false}, {1, oneFamily, true}}},
+		{"it lives and makes its rules", []look{
+			{0, live, false}, {time.Second, oneFamily, false}, {time.Second, allFamilies, true},
+		}},
+		{"the rules of one family only", []look{
+			{0, oneFamily, false}, {2*time.Second - 1, oneFamily, false}, {1, oneFamily, true},
+		}},
 		{"it is not well", []look{{0, unready, false}, {24 * time.Hour, unready, false}}},
-		{"it comes late", []look{{0, silent, false}, {29 * time.Second, unready, false}, {time.Hour, unready, false}, {1, allFamilies, true}}},
+		{"it comes late", []look{
+			{0, silent, false}, {29 * time.Second, unready, false}, {time.Hour, unready, false}, {1, allFamilies, true},
+		}},
 		{"it crashes again and again", []look{
 			{0, silent, false}, {20 * time.Second, live, false}, {5 * time.Second, silent, false},
-			{20 * time.Second, live, false}, {5 * time.Second, silent, false}, {29 * time.Second, silent, false}, {time.Second, silent, true},
+			{20 * time.Second, live, false}, {5 * time.Second, silent, false}, {29 * time.Second, silent, false},
+			{time.Second, silent, true},
 		}},
 	} {
 		var seen steadySign
@@ -66,14 +73,19 @@ func TestSeenRules(t *testing.T) {
 	}{
 		{"all is well", []look{{0, both, both, "[]"}, {time.Hour, both, both, "[]"}}},
 		{"rules that are invisible", []look{{0, nil, both, "[]"}, {time.Hour, nil, both, "[]"}}},
-		{"flushed", []look{{0, both, both, "[]"}, {time.Second, nil, both, "[]"}, {2*time.Second - 1, nil, both, "[]"}, {1, nil, both, "[IPv4 IPv6]"},
+		{"flushed", []look{{0, both, both, "[]"}, {time.Second, nil, both, "[]"}, {2*time.Second - 1, nil, both, "[]"},
+			{1, nil, both, "[IPv4 IPv6]"},
 			{time.Hour, nil, both, "[IPv4 IPv6]"}}},
-		{"and back, family by family", []look{{0, both, both, "[]"}, {0, nil, both, "[]"}, {time.Minute, nil, both, "[IPv4 IPv6]"},
+		{"and back, family by family", []look{{0, both, both, "[]"}, {0, nil, both, "[]"},
+			{time.Minute, nil, both, "[IPv4 IPv6]"},
 			{time.Second, four, both, "[IPv6]"}, {time.Second, both, both, "[]"}}},
-		{"another mode", []look{{0, both, both, "[]"}, {0, nil, both, "[]"}, {time.Second, nil, both, "[]"}, {999 * time.Millisecond, both, both, "[]"},
+		{"another mode", []look{{0, both, both, "[]"}, {0, nil, both, "[]"}, {time.Second, nil, both, "[]"},
+			{999 * time.Millisecond, both, both, "[]"},
 			{time.Second, nil, both, "[]"}, {time.Second, nil, both, "[]"}}},
 		{"a family that never had rules", []look{{0, four, both, "[]"}, {time.Hour, four, both, "[]"}}},
-		{"a family that the node has no more", []look{{0, both, both, "[]"}, {0, four, four, "[]"}, {time.Hour, four, four, "[]"}}},
+		{"a family that the node has no more", []look{
+			{0, both, both, "[]"}, {0, four, four, "[]"}, {time.Hour, four, four, "[]"},
+		}},
 		{"one family", []look{{0, both, both, "[]"}, {0, six, both, "[]"}, {2 * time.Second, six, both, "[IPv4]"}}},
 	} {
 		var seen seenRules
@@ -114,7 +126,8 @@ func TestRunStops(t *testing.T) {
 		b.find = func(context.Context) sign { return unready }
 		stop := nstest.Running(t, b.Run)
 		time.Sleep(time.Hour)
-		if got, want := b.Waiting(), "the server on 127.0.0.1:10256 does not report that it is healthy"; b.Served() || got != want {
+		if got, want := b.Waiting(), "the server on 127.0.0.1:10256 does not report that it is healthy"; b.Served() ||
+			got != want {
 			t.Errorf("served %t: %s", b.Served(), got)
 		}
 		if stop(); b.Served() {
@@ -234,7 +247,8 @@ func TestMoved(t *testing.T) {
 			synctest.Wait()
 			refusal = fmt.Errorf("no buffer space")
 		}
-		want := "[0 [192.0.2.1] 60000 [2001:db8::1] 61000 [2001:db8::1] 62000 [2001:db8::1] 65000 [2001:db8::1] 75000 [2001:db8::1]]"
+		want := "[0 [192.0.2.1] 60000 [2001:db8::1] 61000 [2001:db8::1] 62000 [2001:db8::1] 65000 [2001:db8::1] 75000 " +
+			"[2001:db8::1]]"
 		if fmt.Sprint(swept) != want {
 			t.Errorf("swept %v, want %s", swept, want)
 		}

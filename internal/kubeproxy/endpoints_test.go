@@ -51,7 +51,9 @@ func (a *asking) set(services map[lb.Key]HealthPort) map[lb.Key]bool {
 func health(names ...string) map[lb.Key]HealthPort {
 	out := map[lb.Key]HealthPort{}
 	for _, name := range names {
-		out[lb.Key{Namespace: "default", Name: name}] = HealthPort{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.11")}, Port: 31000}
+		out[lb.Key{Namespace: "default", Name: name}] = HealthPort{
+			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.11")}, Port: 31000,
+		}
 	}
 	return out
 }

@@ -22,12 +22,14 @@ import (
 // Rules as kube-proxy makes them, in mode nftables and in mode iptables by nf_tables, %s the family.
 const (
 	nftablesRules = "add table %[1]s kube-proxy; add chain %[1]s kube-proxy services; " +
-		"add chain %[1]s kube-proxy nat-prerouting { type nat hook prerouting priority dstnat; }; flush chain %[1]s kube-proxy nat-prerouting; " +
+		"add chain %[1]s kube-proxy nat-prerouting { type nat hook prerouting priority dstnat; }; flush chain %[1]s " +
+		"kube-proxy nat-prerouting; " +
 		"add rule %[1]s kube-proxy nat-prerouting jump services; "
 	iptablesChains = "add table %[1]s nat; add chain %[1]s nat PREROUTING { type nat hook prerouting priority dstnat; }; " +
 		"add chain %[1]s nat KUBE-SERVICES; "
 	iptablesJump  = "add rule %[1]s nat PREROUTING counter jump KUBE-SERVICES; "
-	iptablesRules = iptablesChains + "add chain %[1]s nat KUBE-MARK-MASQ; flush chain %[1]s nat PREROUTING; " + iptablesJump
+	iptablesRules = iptablesChains + "add chain %[1]s nat KUBE-MARK-MASQ; flush chain %[1]s nat PREROUTING; " +
+		iptablesJump
 )
 
 // inBoth returns commands of nft for both families.
@@ -45,12 +47,14 @@ func TestRules(t *testing.T) {
 		}{
 			{"nothing", func() {}, silent},
 			{"another program's", nft("add table inet kube-proxy; add table ip nat; add chain ip nat KUBE-SERVICES"), silent},
-			{"iptables, chains that rules will lead to", nft("add chain ip nat KUBE-POSTROUTING; add table ip6 filter; add chain ip6 filter KUBE-MARK-MASQ"), silent},
+			{"iptables, chains that rules will lead to",
+				nft("add chain ip nat KUBE-POSTROUTING; add table ip6 filter; add chain ip6 filter KUBE-MARK-MASQ"), silent},
 			{"iptables, the jump that precedes the rules", nft(fmt.Sprintf(iptablesChains+iptablesJump, "ip")), silent},
 			{"iptables, IPv4", nft(fmt.Sprintf(iptablesRules, "ip")), oneFamily},
 			{"iptables", nft(fmt.Sprintf(iptablesRules, "ip6")), allFamilies},
 			{"iptables -t nat -F", nft("flush table ip nat"), oneFamily},
-			{"and a sync of what changed, which makes no jump", nft("add rule ip nat KUBE-SERVICES counter; add rule ip nat KUBE-MARK-MASQ counter"), oneFamily},
+			{"and a sync of what changed, which makes no jump",
+				nft("add rule ip nat KUBE-SERVICES counter; add rule ip nat KUBE-MARK-MASQ counter"), oneFamily},
 			{"a sync of everything", nft(fmt.Sprintf(iptablesRules, "ip")), allFamilies},
 			{"taken away again", nft("flush ruleset"), silent},
 			{"nftables, IPv4", nft(fmt.Sprintf(nftablesRules, "ip")), oneFamily},
@@ -239,7 +243,8 @@ func (w attemptWorld) testEnded(t *testing.T) {
 	must(t, unheard.client.CloseWrite())
 	_, err = io.ReadAll(unheard.endpoint)
 	must(t, err)
-	client.Output("nft", "table inet deaf { chain c { type filter hook input priority 0; tcp sport 80 tcp flags & (psh | fin) != 0 drop; }; }")
+	client.Output("nft",
+		"table inet deaf { chain c { type filter hook input priority 0; tcp sport 80 tcp flags & (psh | fin) != 0 drop; }; }")
 	w.finish(t, unheard.endpoint)
 	nstest.Until(t, long, "all are in their states", func() bool {
 		n := w.states(t)

@@ -26,8 +26,10 @@ func TestBypass(t *testing.T) {
 	}{
 		{[]lb.Interface{eth, {Name: "cni0"}}, ""},
 		{[]lb.Interface{eth, {Name: "cilium_host"}},
-			"Cilium (link cilium_host), which delivers for Services itself if it replaces kube-proxy, and for pods if its socketLB is enabled"},
-		{[]lb.Interface{run, {Name: "bpfin.cali"}}, "eBPF on eth0 (XDP, tc cil_from_netdev), Calico's eBPF data plane (link bpfin.cali)"},
+			"Cilium (link cilium_host), which delivers for Services itself if it replaces kube-proxy, and for pods if its " +
+				"socketLB is enabled"},
+		{[]lb.Interface{run, {Name: "bpfin.cali"}},
+			"eBPF on eth0 (XDP, tc cil_from_netdev), Calico's eBPF data plane (link bpfin.cali)"},
 	} {
 		if got := Bypass(tt.links); got != tt.want {
 			t.Errorf("Bypass = %q, want %q", got, tt.want)
@@ -39,8 +41,8 @@ func TestBypass(t *testing.T) {
 	}
 }
 
-// TestAddresses: the start and end of a pod, with a link-local address on the node's end of its link or the gateway that the ends of all
-// pods' links have, changes none of the node's addresses.
+// TestAddresses: the start and end of a pod, with a link-local address on the node's end of its link or the gateway
+// that the ends of all pods' links have, changes none of the node's addresses.
 //
 // Trap: each start of a pod makes all Services be planned from nothing.
 func TestAddresses(t *testing.T) {
@@ -52,7 +54,8 @@ func TestAddresses(t *testing.T) {
 		return l
 	}
 	node := []lb.Interface{
-		with("lo", false, "127.0.0.1/8"), with("eth0", false, "192.0.2.1/24", "fe80::1/64"), with("cni0", true, "10.244.1.1/24", "fe80::2/64"),
+		with("lo", false, "127.0.0.1/8"), with("eth0", false, "192.0.2.1/24", "fe80::1/64"),
+		with("cni0", true, "10.244.1.1/24", "fe80::2/64"),
 		with("cali1", true, "10.244.1.1/32"),
 	}
 	want := fmt.Sprint(Addresses(node))
@@ -60,7 +63,8 @@ func TestAddresses(t *testing.T) {
 		t.Errorf("Addresses = %s", want)
 	}
 	for _, pod := range []lb.Interface{
-		with("veth12ab", true, "fe80::12ab/64"), with("cali12ab", true, "10.244.1.1/32", "fe80::ecee:eeff:feee:eeee/64"), with("lxc12ab", true, "169.254.1.1/32"),
+		with("veth12ab", true, "fe80::12ab/64"), with("cali12ab", true, "10.244.1.1/32", "fe80::ecee:eeff:feee:eeee/64"),
+		with("lxc12ab", true, "169.254.1.1/32"),
 	} {
 		if got := fmt.Sprint(Addresses(append(slices.Clone(node), pod))); got != want {
 			t.Errorf("with %s: %s", pod.Name, got)
@@ -95,14 +99,18 @@ func TestPrograms(t *testing.T) {
 		}
 		classifier := program(t, unix.BPF_PROG_TYPE_SCHED_CLS, 0)
 		for _, l := range []netlink.Link{eth, pod} {
-			qdisc := &netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0),
+			qdisc := &netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index,
+				Handle: netlink.MakeHandle(0xffff, 0),
 				Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact"}
 			if err := node.Netlink().QdiscAdd(qdisc); err != nil {
 				t.Skipf("clsact: %v", err)
 			}
 			filter := &netlink.BpfFilter{
-				FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
-				Fd:          classifier, Name: "from_netdev", DirectAction: true,
+				FilterAttrs: netlink.FilterAttrs{
+					LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL,
+					Priority: 1,
+				},
+				Fd: classifier, Name: "from_netdev", DirectAction: true,
 			}
 			if err := node.Netlink().FilterAdd(filter); err != nil {
 				t.Skipf("cls_bpf: %v", err)
@@ -139,7 +147,10 @@ func program(t *testing.T, kind uint32, value int32) int {
 		kind, count   uint32
 		code, license uint64
 		rest          [96]byte
-	}{kind: kind, count: uint32(len(code)), code: uint64(uintptr(unsafe.Pointer(&code[0]))), license: uint64(uintptr(unsafe.Pointer(&license[0])))}
+	}{
+		kind: kind, count: uint32(len(code)), code: uint64(uintptr(unsafe.Pointer(&code[0]))),
+		license: uint64(uintptr(unsafe.Pointer(&license[0]))),
+	}
 	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 	if errors.Is(errno, unix.EPERM) || errors.Is(errno, unix.ENOSYS) {
 		t.Skipf("load eBPF: %v", errno)
@@ -180,7 +191,9 @@ func TestNeighbours(t *testing.T) {
 			node.Output("ping", "-c", "1", "-W", "5", a)
 		}
 		mac := lb.MACFrom(far.MAC("eth0"))
-		want := []lb.Neighbour{{Address: netip.MustParseAddr("192.0.2.9"), MAC: mac}, {Address: netip.MustParseAddr("2001:db8::9"), MAC: mac}}
+		want := []lb.Neighbour{
+			{Address: netip.MustParseAddr("192.0.2.9"), MAC: mac}, {Address: netip.MustParseAddr("2001:db8::9"), MAC: mac},
+		}
 		if got := neighbours(); !slices.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
 		}
@@ -232,7 +245,8 @@ func TestGateways(t *testing.T) {
 				LinkIndex: eth0, IP: addr.AsSlice(), HardwareAddr: mac.HardwareAddr(), State: netlink.NUD_STALE,
 			}))
 		}
-		if diff := cmp.Diff([]lb.Neighbour{{Address: v4, MAC: mac}, {Address: v6, MAC: mac}}, Gateways(eth0), same); diff != "" {
+		if diff := cmp.Diff([]lb.Neighbour{{Address: v4, MAC: mac}, {Address: v6, MAC: mac}}, Gateways(eth0),
+			same); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		if got := Gateways(eth1); got != nil {
@@ -291,7 +305,10 @@ func TestDirect(t *testing.T) {
 
 // Any link that is not a pod's by its name or prefix leads outside.
 func TestOutside(t *testing.T) {
-	links := []lb.Interface{{Index: 1, Name: "lo"}, {Index: 2, Name: "eth0"}, {Index: 3, Name: "cali12"}, {Index: 4, Name: "veth7"}, {Index: 5, Name: "veth70"}}
+	links := []lb.Interface{
+		{Index: 1, Name: "lo"}, {Index: 2, Name: "eth0"}, {Index: 3, Name: "cali12"}, {Index: 4, Name: "veth7"},
+		{Index: 5, Name: "veth70"},
+	}
 	if got := Outside(links, []string{"cali*", "veth7"}); !slices.Equal(got, []int{1, 2, 5}) {
 		t.Errorf("%v", got)
 	}

@@ -84,7 +84,10 @@ func TestMonitorFollowsTheKernel(t *testing.T) {
 		nstest.Until(t, within, "a bridge of a veth pair", func() bool { return find(m, "br0").NoClients })
 		node.Output("ip", "link", "add", "vx0", "type", "vxlan", "id", "7", "dstport", "4789")
 		node.Output("ip", "link", "set", "vx0", "master", "br0")
-		nstest.Until(t, within, "a bridge of other links too", func() bool { l := find(m, "br0"); return l.Index != 0 && !l.NoClients })
+		nstest.Until(t, within, "a bridge of other links too", func() bool {
+			l := find(m, "br0")
+			return l.Index != 0 && !l.NoClients
+		})
 		node.Delete("br0")
 		nstest.Until(t, within, "no longer a port", func() bool { return find(m, "eth0").CanAnnounce() })
 

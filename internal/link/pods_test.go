@@ -13,13 +13,15 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestNoClients: links to pods and containers are not usable, by what the cluster says, by their ports or by name, and neither are other
-// links without clients by name; the node's own link is, whatever speaks against it. An overlay announces nothing, and what comes out of
-// it is subject to source ranges: it is no pod's link.
+// TestNoClients: links to pods and containers are not usable, by what the cluster says, by their ports or by name, and
+// neither are other links without clients by name; the node's own link is, whatever speaks against it. An overlay
+// announces nothing, and what comes out of it is subject to source ranges: it is no pod's link.
 func TestNoClients(t *testing.T) {
 	subnet := []netip.Prefix{netip.MustParsePrefix("10.244.1.1/24"), netip.MustParsePrefix("2001:db8:244::1/64")}
 	overlay := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/32")}
-	ranges := Surroundings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("2001:db8:244::/56")}}
+	ranges := Surroundings{Pods: []netip.Prefix{
+		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("2001:db8:244::/56"),
+	}}
 	outside := func(a string) Surroundings { return Surroundings{Outside: []netip.Addr{netip.MustParseAddr(a)}} }
 	for _, tt := range []struct {
 		names string
@@ -96,15 +98,23 @@ func TestPodLinks(t *testing.T) {
 	}{
 		{"a pair", []lb.Interface{veth}, nil, nil, []string{"veth1"}, nil},
 		{"only the name of one", []lb.Interface{with(func(l *lb.Interface) { l.Veth = false })}, nil, nil, nil, nil},
-		{"a pair with the name of a NIC", []lb.Interface{with(func(l *lb.Interface) { l.Name = "eth1" })}, nil, nil, nil, nil},
-		{"a network", []lb.Interface{with(func(l *lb.Interface) { l.Prefixes = []netip.Prefix{p("10.9.0.1/24")} })}, nil, nil, nil, nil},
-		{"an address of the node", []lb.Interface{with(func(l *lb.Interface) { l.Prefixes = []netip.Prefix{p("192.0.2.9/32")} })}, nil, nil, nil, nil},
+		{"a pair with the name of a NIC", []lb.Interface{with(func(l *lb.Interface) {
+			l.Name = "eth1"
+		})}, nil, nil, nil, nil},
+		{"a network", []lb.Interface{with(func(l *lb.Interface) {
+			l.Prefixes = []netip.Prefix{p("10.9.0.1/24")}
+		})}, nil, nil, nil, nil},
+		{"an address of the node", []lb.Interface{with(func(l *lb.Interface) {
+			l.Prefixes = []netip.Prefix{p("192.0.2.9/32")}
+		})}, nil, nil, nil, nil},
 		{"the default route", []lb.Interface{with(func(l *lb.Interface) { l.Default = true })}, nil, nil, nil, nil},
 		{"announcing", []lb.Interface{veth}, []string{"veth1"}, nil, nil, nil},
 		{"port of a bridge", []lb.Interface{with(func(l *lb.Interface) { l.Port = true })}, nil, nil, nil, nil},
 		{"a prefix of the operator", []lb.Interface{{Name: "wep1"}}, nil, []string{"wep"}, []string{"wep*"}, nil},
-		{"an uplink with the name of a bridge of pods", []lb.Interface{{Name: "cni0", Default: true}, {Name: "cni1"}}, nil, nil, []string{"cni1"}, []string{"cni*"}},
-		{"the bridge of LXC", []lb.Interface{{Name: "lxcbr0"}, {Name: "lxc12"}}, nil, nil, []string{"lxc12"}, []string{"lxc*"}},
+		{"an uplink with the name of a bridge of pods", []lb.Interface{{Name: "cni0", Default: true}, {Name: "cni1"}}, nil,
+			nil, []string{"cni1"}, []string{"cni*"}},
+		{"the bridge of LXC", []lb.Interface{{Name: "lxcbr0"}, {Name: "lxc12"}}, nil, nil, []string{"lxc12"},
+			[]string{"lxc*"}},
 	} {
 		got := PodLinks(tt.links, node, tt.announcing, tt.more)
 		want := slices.DeleteFunc(PodLinks(nil, nil, nil, nil), func(s string) bool { return slices.Contains(tt.removed, s) })
@@ -116,7 +126,8 @@ func TestPodLinks(t *testing.T) {
 	}
 }
 
-// TestMember: the active member is found of a bond, of its VLANs and of its bridge; a bond that uses all members has none.
+// TestMember: the active member is found of a bond, of its VLANs and of its bridge; a bond that uses all members has
+// none.
 func TestMember(t *testing.T) {
 	bond := func(index, master, active int) netlink.Link {
 		b := netlink.NewLinkBond(netlink.LinkAttrs{Index: index, MasterIndex: master})

@@ -25,11 +25,13 @@ func sample() *Layout {
 			{Name: "plain", Key: Key{MAC}},
 			{Name: "ranges", Key: Key{four.Address}, Flags: unix.NFT_SET_INTERVAL},
 			{Name: "verdicts", Key: Key{four.Address, Protocol, Port}, Flags: unix.NFT_SET_MAP, Data: Verdict, Counter: true},
-			{Name: "links", Key: Key{four.Address}, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: LinkIndex, Timeout: time.Hour},
+			{Name: "links", Key: Key{four.Address}, Flags: unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT, Data: LinkIndex,
+				Timeout: time.Hour},
 		},
 		[]Chain{
 			{Name: "end", Rules: []Rule{Expr(&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})}},
-			{Name: "base", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Rules: []Rule{Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP)}},
+			{Name: "base", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING,
+				Rules: []Rule{Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP)}},
 		})
 }
 

@@ -17,12 +17,13 @@ import (
 
 // owner returns an Owned whose desired elements are *elements; no table is wanted if that is nil.
 func owner(elements *[]Element) *Owned[*Static] {
-	return NewOwned(Config[*Static]{Log: slog.New(slog.DiscardHandler), Table: sample().Table, Image: func(*Static) *Static {
-		if *elements == nil {
-			return nil
-		}
-		return &Static{Layout: sample(), Elements: *elements}
-	}})
+	return NewOwned(Config[*Static]{Log: slog.New(slog.DiscardHandler),
+		Table: sample().Table, Image: func(*Static) *Static {
+			if *elements == nil {
+				return nil
+			}
+			return &Static{Layout: sample(), Elements: *elements}
+		}})
 }
 
 // TestOwned: the table is equal to each image in turn, and is deleted if no table is wanted.
@@ -63,7 +64,8 @@ func TestGoneTwice(t *testing.T) {
 			sent, transact := 0, o.Transact
 			o.Transact = func(b *Batch) error { sent++; return transact(b) }
 			if err := o.Apply(false); err != nil || sent != []int{1, 1, 2}[i] {
-				t.Fatalf("%d transactions after %s (%v): an element with an end may be gone, and the table stays", sent, damage, err)
+				t.Fatalf("%d transactions after %s (%v): an element with an end may be gone, and the table stays", sent, damage,
+					err)
 			}
 			o.Transact = transact
 			o.Unlock()

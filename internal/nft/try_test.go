@@ -41,7 +41,8 @@ func TestTry(t *testing.T) {
 			{"a family that no kernel has", with(func(l *Layout) { l.Family = 77 }), unix.EOPNOTSUPP},
 			{"a kind of chains that no kernel has", with(func(l *Layout) { l.Chains[1].Kind = "holdfast" }), unix.ENOENT},
 			{"an expression that no kernel has, in a later rule", with(func(l *Layout) {
-				l.Chains[1].Rules = append(l.Chains[1].Rules, slices.Concat(Meta(expr.MetaKeyL4PROTO, 6), unknown(), Meta(expr.MetaKeyL4PROTO, 6)))
+				l.Chains[1].Rules = append(l.Chains[1].Rules,
+					slices.Concat(Meta(expr.MetaKeyL4PROTO, 6), unknown(), Meta(expr.MetaKeyL4PROTO, 6)))
 			}), unix.ENOENT},
 			{"an expression within another", with(func(l *Layout) {
 				bad := Expr(&expr.Dynset{SrcRegKey: Reg, SetName: "plain", Exprs: []expr.Any{&expr.Counter{}}})

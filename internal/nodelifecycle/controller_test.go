@@ -16,7 +16,11 @@ import (
 )
 
 // controllerTest runs a Controller on a fake cluster. A tenth of the nodes may die at once.
-func controllerTest(t *testing.T, nodes int, test func(t *testing.T, f *fakeCluster, expect func(after time.Duration, want ...string))) {
+func controllerTest(
+	t *testing.T,
+	nodes int,
+	test func(t *testing.T, f *fakeCluster, expect func(after time.Duration, want ...string)),
+) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Minute) // all that was written before is old
 		f := newFakeCluster(nodes)
@@ -50,10 +54,12 @@ const soon = 10 * MinInterval
 var (
 	w4Died = []string{
 		"state w4 True NodeUnreachable",
-		"event Node w4 false NodeUnreachable: the speakers of 3 of 4 nodes cannot reach it: ready pods on it that back Services are marked not ready. " +
+		"event Node w4 false NodeUnreachable: the speakers of 3 of 4 nodes cannot reach it: ready pods on it that back " +
+			"Services are marked not ready. " +
 			lb.NodeUnreachable.Remedy(),
 		"pod on-w4 ready false",
-		"event Service ns/web false EndpointsWithdrawn: 1 endpoints on nodes that most speakers cannot reach are marked not ready",
+		"event Service ns/web false EndpointsWithdrawn: 1 endpoints on nodes that most speakers cannot reach are marked " +
+			"not ready",
 	}
 	w4Lives = []string{
 		"pod on-w4 ready true",
@@ -174,10 +180,12 @@ func TestTooMany(t *testing.T) {
 			"state w4 False NodeReachable",
 			"event Node w4 true NodeReachable: most speakers no longer report the node as unreachable",
 			"state w5 True NodeUnreachable",
-			"event Node w5 false NodeUnreachable: the speakers of 4 of 5 nodes cannot reach it: ready pods on it that back Services are marked not ready. "+
+			"event Node w5 false NodeUnreachable: the speakers of 4 of 5 nodes cannot reach it: ready pods on it that back "+
+				"Services are marked not ready. "+
 				lb.NodeUnreachable.Remedy(),
 			"pod on-w5 ready false",
-			"event Service ns/web false EndpointsWithdrawn: 1 endpoints on nodes that most speakers cannot reach are marked not ready")
+			"event Service ns/web false EndpointsWithdrawn: 1 endpoints on nodes that most speakers cannot reach are marked "+
+				"not ready")
 	})
 }
 
@@ -191,8 +199,9 @@ func TestLeasePace(t *testing.T) {
 		slices.Sort(nodes)
 		all := strings.Join(nodes, ", ")
 		for _, node := range nodes {
-			want = append(want, "state "+node+" False TooManyUnreachable", "event Node "+node+" false TooManyUnreachable: most speakers cannot reach "+all+
-				"; their number exceeds deadEndpoints.maxNodes (10); endpoints are kept. "+lb.TooManyUnreachable.Remedy())
+			want = append(want, "state "+node+" False TooManyUnreachable",
+				"event Node "+node+" false TooManyUnreachable: most speakers cannot reach "+all+
+					"; their number exceeds deadEndpoints.maxNodes (10); endpoints are kept. "+lb.TooManyUnreachable.Remedy())
 		}
 		f.suspect(nodes...)
 		expect(soon, want...)

@@ -65,58 +65,93 @@ func TestDecide(t *testing.T) {
 		want  decision
 	}{
 		{"no speaker suspects a node", decisionInput{speakers: 3, limit: one}, decision{}},
-		{"two of three", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{withdraw: []string{"c"}}},
-		{"one of three is a minority", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen("c")}, decision{}},
-		{"two of four are no majority", decisionInput{speakers: 4, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{}},
-		{"three of four", decisionInput{speakers: 4, limit: one, suspicions: suspicions("a>c b>c d>c"), lastSeen: seen("c")}, decision{withdraw: []string{"c"}}},
-		{"of two the other one", decisionInput{speakers: 2, limit: one, suspicions: suspicions("a>b"), lastSeen: seen("b")}, decision{withdraw: []string{"b"}}},
-		{"of two each the other: the limit is one", decisionInput{speakers: 2, limit: one, suspicions: suspicions("a>b b>a"), lastSeen: seen("a b")},
+		{"two of three", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")},
+			decision{withdraw: []string{"c"}}},
+		{"one of three is a minority",
+			decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen("c")}, decision{}},
+		{"two of four are no majority",
+			decisionInput{speakers: 4, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{}},
+		{"three of four", decisionInput{speakers: 4, limit: one, suspicions: suspicions("a>c b>c d>c"), lastSeen: seen("c")},
+			decision{withdraw: []string{"c"}}},
+		{"of two the other one", decisionInput{speakers: 2, limit: one, suspicions: suspicions("a>b"), lastSeen: seen("b")},
+			decision{withdraw: []string{"b"}}},
+		{"of two each the other: the limit is one", decisionInput{
+			speakers: 2, limit: one, suspicions: suspicions("a>b b>a"), lastSeen: seen("a b"),
+		},
 			decision{spared: []string{"a", "b"}}},
-		{"a single speaker", decisionInput{speakers: 1, limit: one, suspicions: suspicions("a>b"), lastSeen: seen("b")}, decision{}},
-		{"turned off", decisionInput{speakers: 0, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c"), withdrawn: dead("c")},
+		{"a single speaker", decisionInput{speakers: 1, limit: one, suspicions: suspicions("a>b"), lastSeen: seen("b")},
+			decision{}},
+		{"turned off", decisionInput{
+			speakers: 0, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c"), withdrawn: dead("c"),
+		},
 			decision{restore: []string{"c"}}},
-		{"one of two Leases was not read, and one may die", decisionInput{speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
-			lastSeen: seen("d")}, decision{spared: []string{"d", "e"}}},
-		{"one of two Leases was not read, and two may die", decisionInput{speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
-			lastSeen: seen("d")}, decision{withdraw: []string{"d"}}},
+		{"one of two Leases was not read, and one may die", decisionInput{speakers: 5, limit: one,
+			suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
+			lastSeen:   seen("d")}, decision{spared: []string{"d", "e"}}},
+		{"one of two Leases was not read, and two may die", decisionInput{speakers: 5, limit: Limit{Nodes: 2},
+			suspicions: suspicions("a>d b>d c>d a>e b>e c>e"),
+			lastSeen:   seen("d")}, decision{withdraw: []string{"d"}}},
 		{"its Lease was not read", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c b>c")}, decision{}},
-		{"a sign of life after one of the suspicions", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c b>c@2"),
-			lastSeen: seen("c@1")}, decision{}},
-		{"a sign of life before the suspicions", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c@2 b>c@2"), lastSeen: seen("c@1")},
+		{"a sign of life after one of the suspicions", decisionInput{speakers: 3, limit: one,
+			suspicions: suspicions("a>c b>c@2"),
+			lastSeen:   seen("c@1")}, decision{}},
+		{"a sign of life before the suspicions", decisionInput{
+			speakers: 3, limit: one, suspicions: suspicions("a>c@2 b>c@2"), lastSeen: seen("c@1"),
+		},
 			decision{withdraw: []string{"c"}}},
-		{"one of three, and the node itself", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c c>c"), lastSeen: seen("c")}, decision{}},
-		{"a suspicion of long ago adds nothing", decisionInput{at: at(70), speakers: 3, limit: one, suspicions: suspicions("a>c b>c@65"),
-			lastSeen: seen("c")}, decision{}},
-		{"a suspicion of long ago keeps what stands", decisionInput{at: at(70), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), withdrawn: dead("c")},
+		{"one of three, and the node itself",
+			decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c c>c"), lastSeen: seen("c")}, decision{}},
+		{"a suspicion of long ago adds nothing", decisionInput{at: at(70), speakers: 3, limit: one,
+			suspicions: suspicions("a>c b>c@65"),
+			lastSeen:   seen("c")}, decision{}},
+		{"a suspicion of long ago keeps what stands", decisionInput{
+			at: at(70), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), withdrawn: dead("c"),
+		},
 			decision{withdraw: []string{"c"}}},
-		{"the Lease is renewed afterwards", decisionInput{at: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c@7"),
+		{"the Lease is renewed afterwards", decisionInput{at: at(8), speakers: 3, limit: one,
+			suspicions: suspicions("a>c b>c"), lastSeen: seen("c@7"),
 			withdrawn: dead("c")}, decision{restore: []string{"c"}}},
-		{"the evidence turns", decisionInput{at: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen("c"), withdrawn: dead("c")},
+		{"the evidence turns", decisionInput{
+			at: at(8), speakers: 3, limit: one, suspicions: suspicions("a>c"), lastSeen: seen("c"), withdrawn: dead("c"),
+		},
 			decision{restore: []string{"c"}}},
-		{"Kubernetes has given it up", decisionInput{at: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), withdrawn: dead("c"),
-			notReady: map[string]bool{"c": true}}, decision{handOver: []string{"c"}}},
-		{"Kubernetes was first", decisionInput{at: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"), lastSeen: seen("c"),
+		{"Kubernetes has given it up", decisionInput{at: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"),
+			withdrawn: dead("c"),
+			notReady:  map[string]bool{"c": true}}, decision{handOver: []string{"c"}}},
+		{"Kubernetes was first", decisionInput{at: at(47), speakers: 3, limit: one, suspicions: suspicions("a>c b>c"),
+			lastSeen: seen("c"),
 			notReady: map[string]bool{"c": true}}, decision{}},
-		{"two at once where one may", decisionInput{speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen("d e")},
+		{"two at once where one may", decisionInput{
+			speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen("d e"),
+		},
 			decision{spared: []string{"d", "e"}}},
-		{"two at once where two may", decisionInput{speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen("d e")},
+		{"two at once where two may", decisionInput{
+			speakers: 5, limit: Limit{Nodes: 2}, suspicions: suspicions("a>d b>d c>d a>e b>e c>e"), lastSeen: seen("d e"),
+		},
 			decision{withdraw: []string{"d", "e"}}},
-		{"the second while the first is withdrawn", decisionInput{at: at(5), speakers: 5, limit: one, suspicions: suspicions("a>d b>d c>d a>e@4 b>e@4 c>e@4"),
-			lastSeen: seen("d e"), withdrawn: dead("d")}, decision{withdraw: []string{"d"}, spared: []string{"e"}}},
-		{"a limit of none", decisionInput{speakers: 3, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")}, decision{spared: []string{"c"}}},
+		{"the second while the first is withdrawn", decisionInput{at: at(5), speakers: 5, limit: one,
+			suspicions: suspicions("a>d b>d c>d a>e@4 b>e@4 c>e@4"),
+			lastSeen:   seen("d e"), withdrawn: dead("d")}, decision{withdraw: []string{"d"}, spared: []string{"e"}}},
+		{"a limit of none", decisionInput{speakers: 3, suspicions: suspicions("a>c b>c"), lastSeen: seen("c")},
+			decision{spared: []string{"c"}}},
 		// Both sides of a partition reach the API server.
-		{"partition of 1 and 2, the one speaks", decisionInput{speakers: 3, limit: one, suspicions: suspicions("a>c b>c c>a c>b"),
-			lastSeen: seen("c@0.2")}, decision{}},
-		{"partition of 2 and 2", decisionInput{speakers: 4, limit: one, suspicions: suspicions("a>c a>d b>c b>d c>a c>b d>a d>b"),
-			lastSeen: seen("a b c d")}, decision{}},
-		{"partition of 1 and 3, the one is dead to the world", decisionInput{speakers: 4, limit: one, suspicions: suspicions("a>d b>d c>d"), lastSeen: seen("d")},
+		{"partition of 1 and 2, the one speaks", decisionInput{speakers: 3, limit: one,
+			suspicions: suspicions("a>c b>c c>a c>b"),
+			lastSeen:   seen("c@0.2")}, decision{}},
+		{"partition of 2 and 2", decisionInput{speakers: 4, limit: one,
+			suspicions: suspicions("a>c a>d b>c b>d c>a c>b d>a d>b"),
+			lastSeen:   seen("a b c d")}, decision{}},
+		{"partition of 1 and 3, the one is dead to the world", decisionInput{
+			speakers: 4, limit: one, suspicions: suspicions("a>d b>d c>d"), lastSeen: seen("d"),
+		},
 			decision{withdraw: []string{"d"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.input.at.IsZero() {
 				tt.input.at = at(0.4)
 			}
-			if diff := cmp.Diff(tt.want, decide(tt.input), cmp.AllowUnexported(decision{}), cmpopts.IgnoreFields(decision{}, "votes")); diff != "" {
+			if diff := cmp.Diff(tt.want, decide(tt.input), cmp.AllowUnexported(decision{}),
+				cmpopts.IgnoreFields(decision{}, "votes")); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
@@ -125,7 +160,10 @@ func TestDecide(t *testing.T) {
 
 // TestNodesToCheck: nodes that a majority suspects, even if they showed a sign of life, and nodes that are withdrawn.
 func TestNodesToCheck(t *testing.T) {
-	s := decisionInput{at: at(1), speakers: 3, suspicions: suspicions("a>c b>c a>b"), lastSeen: seen("c@0.5"), notReady: map[string]bool{}}
+	s := decisionInput{
+		at: at(1), speakers: 3, suspicions: suspicions("a>c b>c a>b"), lastSeen: seen("c@0.5"),
+		notReady: map[string]bool{},
+	}
 	if diff := cmp.Diff([]string{"c"}, s.nodesToCheck()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
@@ -166,7 +204,8 @@ func TestOtherConditions(t *testing.T) {
 	s := snapshot{decisionInput: decisionInput{speakers: 5, limit: Limit{Nodes: 1}}}
 	for _, node := range []string{"d", "f", "g", "h"} {
 		o := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}}
-		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionEndpointsWithdrawn, Reason: string(lb.TooManyUnreachable)}}
+		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionEndpointsWithdrawn,
+			Reason: string(lb.TooManyUnreachable)}}
 		s.speakerStates = append(s.speakerStates, o)
 	}
 	s.speakerStates[3].Status.Conditions[0].Reason = string(lb.NodeReachable)
@@ -189,7 +228,8 @@ func TestOtherConditions(t *testing.T) {
 
 func TestLimit(t *testing.T) {
 	for text, want := range map[string][4]int{ // of 2, 10, 11 and 1000 nodes
-		"0": {0, 0, 0, 0}, "1": {1, 1, 1, 1}, "3": {3, 3, 3, 3}, "10%": {1, 1, 2, 100}, "0%": {0, 0, 0, 0}, "100%": {2, 10, 11, 1000},
+		"0": {0, 0, 0, 0}, "1": {1, 1, 1, 1}, "3": {3, 3, 3, 3}, "10%": {1, 1, 2, 100}, "0%": {0, 0, 0, 0},
+		"100%": {2, 10, 11, 1000},
 	} {
 		var l Limit
 		if err := l.UnmarshalText([]byte(text)); err != nil {
@@ -276,7 +316,8 @@ func TestTrackerFirstLook(t *testing.T) {
 	read(&tr, at(10), "a", at(5))
 	read(&tr, at(10), "b", at(3605))
 	read(&tr, at(10), "d", at(5))
-	if diff := cmp.Diff(map[string]time.Time{"a": at(9).Add(-lastWriteMargin), "b": {}, "d": at(5).Add(-lastWriteMargin)}, tr.lastSeen()); diff != "" {
+	if diff := cmp.Diff(map[string]time.Time{"a": at(9).Add(-lastWriteMargin), "b": {}, "d": at(5).Add(-lastWriteMargin)},
+		tr.lastSeen()); diff != "" {
 		t.Errorf("life: -want +got\n%s", diff)
 	}
 	tr.leasesDue(at(10), []string{"d", "e"}) // the Lease of e cannot be read
@@ -308,7 +349,10 @@ func TestTrackerLastWrite(t *testing.T) {
 		tr.observeReports(at(1), []speakerReport{{node: "c", observed: at(1)}})
 		tr.observeReports(at(10), []speakerReport{{node: "c", observed: at(10), isCutOff: cutOff}})
 		read(&tr, at(10.4), "c", at(10.1))
-		s := decisionInput{at: at(10.4), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"), lastSeen: tr.lastSeen()}
+		s := decisionInput{
+			at: at(10.4), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"),
+			lastSeen: tr.lastSeen(),
+		}
 		if got := len(decide(s).withdraw) > 0; got == cutOff {
 			t.Errorf("cut off %t: withdrawn %t", cutOff, got)
 		}
@@ -324,7 +368,10 @@ func TestTrackerSlowServer(t *testing.T) {
 		}
 		dead := func(what string) {
 			t.Helper()
-			s := decisionInput{at: at(13), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"), lastSeen: tr.lastSeen()}
+			s := decisionInput{
+				at: at(13), speakers: 3, limit: Limit{Nodes: 1}, suspicions: suspicions("a>c@9.8 b>c@9.7"),
+				lastSeen: tr.lastSeen(),
+			}
 			if len(decide(s).withdraw) != 1 {
 				t.Errorf("clock off by %s, %s: it was last seen at %s and counts as alive", off, what, s.lastSeen["c"])
 			}
@@ -346,7 +393,8 @@ func TestTrackerRepeated(t *testing.T) {
 	for _, off := range skews {
 		var tr tracker
 		for _, second := range []float64{11, 13} {
-			tr.observeReports(at(second), []speakerReport{{node: "a", observed: at(second).Add(off), unreachable: map[string]time.Time{"c": at(10).Add(off)}}})
+			tr.observeReports(at(second), []speakerReport{{node: "a", observed: at(second).Add(off),
+				unreachable: map[string]time.Time{"c": at(10).Add(off)}}})
 		}
 		if diff := cmp.Diff([]suspicion{{"a", "c", at(10)}}, tr.suspicions(), cmp.AllowUnexported(suspicion{})); diff != "" {
 			t.Errorf("clock off by %s: -want +got\n%s", off, diff)
@@ -391,7 +439,9 @@ func TestTrackerWallClock(t *testing.T) {
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
 		var tr tracker
 		reported := func(node string, second time.Duration, missed ...string) speakerReport {
-			r := speakerReport{node: node, observed: start.Add(second * time.Second).Round(0), unreachable: map[string]time.Time{}}
+			r := speakerReport{
+				node: node, observed: start.Add(second * time.Second).Round(0), unreachable: map[string]time.Time{},
+			}
 			for _, m := range missed {
 				r.unreachable[m] = r.observed.Add(-300 * time.Millisecond)
 			}
@@ -407,7 +457,9 @@ func TestTrackerWallClock(t *testing.T) {
 			for _, m := range missed {
 				read(&tr, clock, m, start.Add(5*time.Second).Round(0))
 			}
-			return decide(decisionInput{at: clock, speakers: 5, suspicions: tr.suspicions(), lastSeen: tr.lastSeen(), limit: Limit{Nodes: 1}})
+			return decide(decisionInput{
+				at: clock, speakers: 5, suspicions: tr.suspicions(), lastSeen: tr.lastSeen(), limit: Limit{Nodes: 1},
+			})
 		}
 		look(0, 0)
 		if got := look(10, by, "c"); !slices.Equal(got.withdraw, []string{"c"}) {

@@ -23,7 +23,9 @@ import (
 
 // slice makes an EndpointSlice of "POD@NODE" words; a pod that is not ready is marked by !.
 func slice(service, endpoints string) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Labels: map[string]string{discoveryv1.LabelServiceName: service}}}
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Labels: map[string]string{discoveryv1.LabelServiceName: service},
+	}}
 	for word := range strings.FieldsSeq(endpoints) {
 		word, unready := strings.CutPrefix(word, "!")
 		pod, node, _ := strings.Cut(word, "@")
@@ -66,14 +68,21 @@ func TestToWithdraw(t *testing.T) {
 		{"one without a node is left", []*discoveryv1.EndpointSlice{slice("web", "a@w1"), anywhere}, "a@w1 of web"},
 		{"it is not ready anyway", []*discoveryv1.EndpointSlice{slice("web", "!a@w1 b@w2")}, ""},
 		{"not a Service of ours", []*discoveryv1.EndpointSlice{slice("other", "a@w1 b@w2")}, ""},
-		{"one Service would have no endpoint left, another has", []*discoveryv1.EndpointSlice{slice("one", "a@w1"), slice("web", "a@w1 b@w2 d@w1")}, "d@w1 of web"},
-		{"a Service that is not ours would have no endpoint left", []*discoveryv1.EndpointSlice{slice("other", "a@w1 !b@w2"), slice("web", "a@w1 b@w2")}, ""},
-		{"a Service of others would have an endpoint left", []*discoveryv1.EndpointSlice{slice("other", "a@w1 b@w2"), slice("web", "a@w1 b@w2")}, "a@w1 of web"},
-		{"endpoints of no Service", []*discoveryv1.EndpointSlice{slice("", "a@w1"), slice("web", "a@w1 b@w2")}, "a@w1 of web"},
-		{"two Services", []*discoveryv1.EndpointSlice{slice("one", "b@w2 a@w1"), slice("web", "a@w1 b@w2 d@w1")}, "a@w1 of one+web, d@w1 of web"},
+		{"one Service would have no endpoint left, another has",
+			[]*discoveryv1.EndpointSlice{slice("one", "a@w1"), slice("web", "a@w1 b@w2 d@w1")}, "d@w1 of web"},
+		{"a Service that is not ours would have no endpoint left",
+			[]*discoveryv1.EndpointSlice{slice("other", "a@w1 !b@w2"), slice("web", "a@w1 b@w2")}, ""},
+		{"a Service of others would have an endpoint left",
+			[]*discoveryv1.EndpointSlice{slice("other", "a@w1 b@w2"), slice("web", "a@w1 b@w2")}, "a@w1 of web"},
+		{"endpoints of no Service", []*discoveryv1.EndpointSlice{slice("", "a@w1"), slice("web", "a@w1 b@w2")},
+			"a@w1 of web"},
+		{"two Services", []*discoveryv1.EndpointSlice{slice("one", "b@w2 a@w1"), slice("web", "a@w1 b@w2 d@w1")},
+			"a@w1 of one+web, d@w1 of web"},
 		{"not a pod", []*discoveryv1.EndpointSlice{vm}, ""},
 	} {
-		got := podList(toWithdraw(tt.slices, func(key lb.Key) bool { return served[key] }, map[string]bool{"w1": true, "w4": true}))
+		got := podList(toWithdraw(tt.slices, func(key lb.Key) bool {
+			return served[key]
+		}, map[string]bool{"w1": true, "w4": true}))
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", tt.name, diff)
 		}
@@ -81,7 +90,8 @@ func TestToWithdraw(t *testing.T) {
 }
 
 func TestToRestore(t *testing.T) {
-	got := podList(toRestore([]*discoveryv1.EndpointSlice{slice("web", "!a@w1 b@w1 !c@w2"), slice("other", "!a@w1")}, "w1"))
+	got := podList(toRestore([]*discoveryv1.EndpointSlice{slice("web", "!a@w1 b@w1 !c@w2"), slice("other", "!a@w1")},
+		"w1"))
 	if want := "a@w1 of other+web"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -90,10 +100,14 @@ func TestToRestore(t *testing.T) {
 func TestNotReady(t *testing.T) {
 	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse}, {Type: corev1.NodeReady, Status: ready}}
+		n.Status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse}, {Type: corev1.NodeReady, Status: ready},
+		}
 		return n
 	}
-	got := NotReady([]*corev1.Node{node("a", corev1.ConditionTrue), node("b", corev1.ConditionUnknown), node("c", corev1.ConditionFalse)})
+	got := NotReady([]*corev1.Node{
+		node("a", corev1.ConditionTrue), node("b", corev1.ConditionUnknown), node("c", corev1.ConditionFalse),
+	})
 	if diff := cmp.Diff(map[string]bool{"b": true, "c": true}, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
@@ -111,13 +125,16 @@ func TestNodeWatch(t *testing.T) {
 		o := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: speaker}}
 		o.Status.Observed = new(v1beta1.NewMicroTime(written))
 		for _, node := range missing {
-			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{Node: node, Since: v1beta1.NewMicroTime(written.Add(-150 * time.Millisecond))})
+			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{
+				Node: node, Since: v1beta1.NewMicroTime(written.Add(-150 * time.Millisecond)),
+			})
 		}
 		states[speaker] = o
 	}
 	var w NodeWatch
 	missed := func(seconds float64) bool {
-		return w.IsMissed(start.Add(time.Duration(seconds*float64(time.Second))), slices.Collect(maps.Values(states)), 4, "leader")
+		return w.IsMissed(start.Add(time.Duration(seconds*float64(time.Second))), slices.Collect(maps.Values(states)), 4,
+			"leader")
 	}
 	step := func(seconds float64, want bool, what string) {
 		t.Helper()

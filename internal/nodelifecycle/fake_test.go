@@ -46,7 +46,10 @@ type leaseRead struct {
 
 func newFakeCluster(nodes int) *fakeCluster {
 	f := &fakeCluster{pods: map[string]bool{}, renewed: map[string]time.Time{}, broken: map[string]bool{}}
-	web := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	web := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+	}
 	web.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
 	f.objects.Services = []*corev1.Service{web}
 	for i := range nodes {
@@ -69,7 +72,9 @@ func (f *fakeCluster) suspect(nodes ...string) {
 		o = o.DeepCopy()
 		o.Status.Observed, o.Status.Unreachable = new(v1beta1.NewMicroTime(time.Now())), nil
 		for _, node := range nodes {
-			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{Node: node, Since: v1beta1.NewMicroTime(time.Now())})
+			o.Status.Unreachable = append(o.Status.Unreachable, v1beta1.SilentNode{
+				Node: node, Since: v1beta1.NewMicroTime(time.Now()),
+			})
 		}
 		f.states[i] = o
 	}
@@ -112,7 +117,11 @@ func (f *fakeCluster) Uninstalling() bool    { return false }
 // all selects all Services.
 func all(*corev1.Service) bool { return true }
 
-func (f *fakeCluster) Each(ctx context.Context, items int, write func(context.Context, int) error) (again time.Time, err error) {
+func (f *fakeCluster) Each(
+	ctx context.Context,
+	items int,
+	write func(context.Context, int) error,
+) (again time.Time, err error) {
 	for i := range items {
 		if failed := write(ctx, i); !apierrors.IsConflict(failed) {
 			err = errors.Join(err, failed)
@@ -176,7 +185,11 @@ func (f *fakeCluster) set(name, node string, ready bool) (bool, error) {
 	return true, nil
 }
 
-func (f *fakeCluster) UpdateSpeakerState(_ context.Context, o *v1beta1.SpeakerState, conditions []metav1.Condition) (bool, error) {
+func (f *fakeCluster) UpdateSpeakerState(
+	_ context.Context,
+	o *v1beta1.SpeakerState,
+	conditions []metav1.Condition,
+) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.broken["state "+o.Name] {

@@ -49,7 +49,8 @@ func newWorld(t *testing.T, r *rand.Rand) *world {
 	w := &world{
 		t: t, rand: r, clock: epoch, limit: Limit{Nodes: 1 + r.IntN(2)},
 		skew: map[string]time.Duration{}, dead: map[string]bool{}, side: map[string]int{}, cutOff: map[string]bool{},
-		heard: map[[2]string]time.Time{}, state: map[string]speakerReport{}, lease: map[string]time.Time{}, renewed: map[string]time.Time{},
+		heard: map[[2]string]time.Time{}, state: map[string]speakerReport{}, lease: map[string]time.Time{},
+		renewed:   map[string]time.Time{},
 		details:   map[string]bool{},
 		withdrawn: map[string]time.Time{},
 	}
@@ -87,7 +88,9 @@ func (w *world) live() {
 			continue
 		}
 		if !maps.Equal(keys(w.state[n].unreachable), keys(silent)) || w.details[n] {
-			w.state[n] = speakerReport{node: n, observed: nodeTime, isCutOff: 2*(len(w.nodes)-len(silent)) <= len(w.nodes), unreachable: silent}
+			w.state[n] = speakerReport{
+				node: n, observed: nodeTime, isCutOff: 2*(len(w.nodes)-len(silent)) <= len(w.nodes), unreachable: silent,
+			}
 		}
 		if w.clock.Sub(w.renewed[n]) >= leasePeriod {
 			w.lease[n], w.renewed[n] = nodeTime, w.clock
@@ -110,7 +113,10 @@ func (w *world) decide() (decisionInput, decision) {
 		reports = append(reports, w.state[n])
 	}
 	w.tracker.observeReports(w.clock, reports)
-	s := decisionInput{at: w.clock, speakers: len(w.nodes), suspicions: w.tracker.suspicions(), withdrawn: keys(w.withdrawn), limit: w.limit}
+	s := decisionInput{
+		at: w.clock, speakers: len(w.nodes), suspicions: w.tracker.suspicions(), withdrawn: keys(w.withdrawn),
+		limit: w.limit,
+	}
 	w.tracker.lastRound = time.Time{} // a run may read all Leases
 	for _, n := range w.tracker.leasesDue(w.clock, s.nodesToCheck()) {
 		w.tracker.observeLease(w.clock, n, w.lease[n])
@@ -246,7 +252,8 @@ func FuzzDecide(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, speakers int) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		name := func() string { return string(rune('a' + r.IntN(6))) }
-		s := decisionInput{at: at(100), speakers: speakers % 8, limit: Limit{Nodes: r.IntN(3)}, lastSeen: map[string]time.Time{}, withdrawn: map[string]bool{},
+		s := decisionInput{at: at(100), speakers: speakers % 8, limit: Limit{Nodes: r.IntN(3)},
+			lastSeen: map[string]time.Time{}, withdrawn: map[string]bool{},
 			notReady: map[string]bool{}}
 		for range r.IntN(30) {
 			s.suspicions = append(s.suspicions, suspicion{name(), name(), at(float64(r.IntN(100)))})

@@ -125,8 +125,8 @@ func SetClock(t time.Time, by time.Duration) time.Time {
 	return t
 }
 
-// Without runs fn on a thread without a capability, a CAP_… of linux/capability.h: the kernel refuses what needs it. fn
-// must not start goroutines for that.
+// Without runs fn on a thread without a capability, a CAP_… of linux/capability.h: the kernel refuses what needs it.
+// fn must not start goroutines for that.
 func Without(t testing.TB, capability int, fn func()) {
 	t.Helper()
 	must(t, fmt.Sprintf("drop capability %d", capability), onThread(func() error {

@@ -15,7 +15,9 @@ import (
 
 func poolsOfCloud() []lb.Pool {
 	return []lb.Pool{
-		{Name: "public-a", PoolTerms: lb.PoolTerms{Aliases: []string{"net-1", "subnet-a"}, Tags: []string{"fast", "cheap"}, Classes: []string{"dmz"}}},
+		{Name: "public-a", PoolTerms: lb.PoolTerms{
+			Aliases: []string{"net-1", "subnet-a"}, Tags: []string{"fast", "cheap"}, Classes: []string{"dmz"},
+		}},
 		{Name: "public-b", PoolTerms: lb.PoolTerms{Aliases: []string{"net-1", "subnet-b"}, Tags: []string{"fast"}}},
 		{Name: "inner", PoolTerms: lb.PoolTerms{Internal: true, Aliases: []string{"net-2"}}},
 	}
@@ -37,8 +39,10 @@ func TestTranslate(t *testing.T) {
 		{"subnet by expression", []string{os + "floating-subnet", "~public-[b-z]"}, "public-b", ""},
 		{"an expression matches the whole name", []string{os + "floating-subnet", "~public"}, "none: UnknownNetwork", ""},
 		{"subnet negated", []string{os + "floating-subnet", "!*-a"}, "public-b inner", ""},
-		{"subnet by id wins", []string{os + "floating-subnet-id", "subnet-a", os + "floating-subnet", "*b", os + "floating-subnet-tags", "cheap"}, "public-a",
-			"floating-subnet does nothing beside floating-subnet-id, which wins; floating-subnet-tags does nothing beside floating-subnet-id, which wins"},
+		{"subnet by id wins", []string{os + "floating-subnet-id", "subnet-a", os + "floating-subnet", "*b",
+			os + "floating-subnet-tags", "cheap"}, "public-a",
+			"floating-subnet does nothing beside floating-subnet-id, which wins; floating-subnet-tags does nothing beside " +
+				"floating-subnet-id, which wins"},
 		{"bad expression", []string{os + "floating-subnet", "~("}, "none: UnknownNetwork",
 			`floating-subnet ("~(") cannot be read: error parsing regexp: missing closing ): ` + "`^(?:()$`"},
 		{"any tag", []string{os + "floating-subnet-tags", "cheap,fast"}, "public-a public-b", ""},
@@ -47,13 +51,18 @@ func TestTranslate(t *testing.T) {
 		{"not all tags", []string{os + "floating-subnet-tags", "!&cheap,fast"}, "public-b inner", ""},
 		{"class wins", []string{os + "class", "dmz", os + "floating-network-id", "net-1", os + "subnet-id", "x"}, "class dmz",
 			"floating-network-id does nothing beside class, which wins; subnet-id does nothing beside class, which wins"},
-		{"internal", []string{Internal, "true", os + "network-id", "net-2", os + "floating-network-id", "net-1"}, "internal inner",
+		{"internal", []string{Internal, "true", os + "network-id", "net-2", os + "floating-network-id", "net-1"},
+			"internal inner",
 			"floating-network-id does nothing for an internal Service"},
-		{"external", []string{os + "network-id", "net-2"}, "", "network-id does nothing: it chooses the internal address, which an external Service does not have"},
-		{"bad boolean stays external", []string{Internal, "True"}, "", Internal + ` ("True") is read as "false": write "true" or "false"`},
-		{"own word wins", []string{Internal, "true", own, "false"}, "", Internal + ` ("true") is not in force: holdfast.dev/internal is`},
+		{"external", []string{os + "network-id", "net-2"}, "",
+			"network-id does nothing: it chooses the internal address, which an external Service does not have"},
+		{"bad boolean stays external", []string{Internal, "True"}, "",
+			Internal + ` ("True") is read as "false": write "true" or "false"`},
+		{"own word wins", []string{Internal, "true", own, "false"}, "",
+			Internal + ` ("true") is not in force: holdfast.dev/internal is`},
 		{"keep", []string{os + "keep-floatingip", "true", Hostname, "a.example"}, "keep", ""},
-		{"load balancer", []string{os + "load-balancer-id", "u-1", os + "load-balancer-address", "192.0.2.1"}, "joins u-1 of 2", ""},
+		{"load balancer", []string{os + "load-balancer-id", "u-1", os + "load-balancer-address", "192.0.2.1"},
+			"joins u-1 of 2", ""},
 		{"known, does nothing", []string{os + "port-id", "p", os + "timeout-tcp-inspect", "many"}, "",
 			`port-id does nothing: there are no ports to name: a FloatingIP holds an address in advance`},
 		{"typo", []string{os + "floating-subnet-tag", "x", os + "zzz", ""}, "",
@@ -72,7 +81,8 @@ func TestTranslate(t *testing.T) {
 		if diff := cmp.Diff(tt.reported, strings.Join(notes, "; ")); diff != "" {
 			t.Errorf("%s: -want +got\n%s", tt.name, diff)
 		}
-		if notes := (&Translator{Options{Ignore: true, Internal: true}, poolsOfCloud()}).Translate(annotations, hasInternal, &ignored); wishText(ignored) != "" ||
+		if notes := (&Translator{Options{Ignore: true, Internal: true}, poolsOfCloud()}).Translate(annotations, hasInternal,
+			&ignored); wishText(ignored) != "" ||
 			notes != nil {
 			t.Errorf("%s: turned off: %+v, %v", tt.name, ignored, notes)
 		}
@@ -136,11 +146,12 @@ func TestRecords(t *testing.T) {
 		holds  []netip.Addr
 		want   string
 	}{
-		"none asks":               {nil, false, "", false, holds, "[address:]"},
-		"all are annotated":       {nil, false, "", true, holds, "[address:192.0.2.1 id:u]"},
-		"it asks":                 {map[string]string{keep: "true"}, false, "", false, holds, "[address:192.0.2.1 id:u]"},
-		"internal asks":           {map[string]string{Internal: "true"}, false, "", false, holds, "[address:192.0.2.1 id:u]"},
-		"the records do not ask":  {map[string]string{ID: "u", Address: "192.0.2.1"}, false, "u", false, holds, "[address: id:]"},
+		"none asks":         {nil, false, "", false, holds, "[address:]"},
+		"all are annotated": {nil, false, "", true, holds, "[address:192.0.2.1 id:u]"},
+		"it asks":           {map[string]string{keep: "true"}, false, "", false, holds, "[address:192.0.2.1 id:u]"},
+		"internal asks":     {map[string]string{Internal: "true"}, false, "", false, holds, "[address:192.0.2.1 id:u]"},
+		"the records do not ask": {map[string]string{ID: "u", Address: "192.0.2.1"}, false, "u", false, holds,
+			"[address: id:]"},
 		"it holds nothing":        {map[string]string{keep: "true", ID: "u"}, false, "u", true, nil, "[address: id:]"},
 		"it shares another's":     {map[string]string{ID: "o"}, false, "o", false, holds, "[address:192.0.2.1]"},
 		"a copy":                  {map[string]string{ID: "o"}, true, "", false, holds, "[address: id:]"},
@@ -157,7 +168,8 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestPatternBounds: no pattern costs more than its bound, and the remarks on annotations do not grow with their number.
+// TestPatternBounds: no pattern costs more than its bound, and the remarks on annotations do not grow with their
+// number.
 func TestPatternBounds(t *testing.T) {
 	many := map[string]string{}
 	for i := range 5_000 {
@@ -166,8 +178,9 @@ func TestPatternBounds(t *testing.T) {
 	for want, annotations := range map[string]map[string]string{
 		"states, with all repetitions: write a pattern with at most 256": {Prefix + "floating-subnet": `~\pL{1000}`},
 		"repetitions: write a pattern with at most 256":                  {Prefix + "floating-subnet": `~((.?){30}){30}`},
-		"states, with all repetitions: write":                            {Prefix + "floating-subnet": strings.Repeat("*a", 200)},
-		"too many (5000) to name more":                                   many,
+		"states, with all repetitions: write": {Prefix + "floating-subnet": strings.Repeat("*a",
+			200)},
+		"too many (5000) to name more": many,
 	} {
 		var w lb.Wish
 		notes := strings.Join((&Translator{Pools: poolsOfCloud()}).Translate(annotations, false, &w), "; ")

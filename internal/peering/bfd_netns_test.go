@@ -80,13 +80,16 @@ func besideRouter(t *testing.T) *nstest.NS {
 // bfdPeer is a router whose session falls by BFD within two seconds, and without it after 90.
 func bfdPeer(name, address string, as uint32) lb.Peer {
 	return lb.Peer{
-		Name: name, Address: netip.MustParseAddr(address), LocalASN: 65000, PeerASN: as, HoldTime: 90 * time.Second, ConnectTime: time.Second,
+		Name: name, Address: netip.MustParseAddr(
+			address,
+		), LocalASN: 65000, PeerASN: as, HoldTime: 90 * time.Second, ConnectTime: time.Second,
 		BFD: &lb.BFD{Transmit: 500 * time.Millisecond, Receive: 500 * time.Millisecond, Multiplier: 4, MinimumTTL: 254},
 	}
 }
 
 func (p *Peering) want(peers ...lb.Peer) {
-	p.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: slices.Clone(peers)}, nil) // the caller may change its own
+	// the caller may change its own
+	p.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: slices.Clone(peers)}, nil)
 }
 
 // each waits until all sessions are such.
@@ -100,8 +103,8 @@ func (p *Peering) each(t *testing.T, what string, such func(lb.Session) bool) {
 
 func bothUp(s lb.Session) bool { return s.State == lb.Established && s.BFD == "up" }
 
-// The sessions of a router on the link come up, fall by BFD when the router freezes, and come back; without a profile they do not wait
-// for BFD.
+// The sessions of a router on the link come up, fall by BFD when the router freezes, and come back; without a profile
+// they do not wait for BFD.
 func TestPathsWithBIRD(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
@@ -120,12 +123,14 @@ func TestPathsWithBIRD(t *testing.T) {
 		peers[0].BFD, peers[1].BFD = nil, nil
 		p.want(peers...)
 		// BIRD 2.0 takes AdminDown for a failure, and ends the session itself.
-		p.each(t, "BFD has ended, and BGP does without", func(s lb.Session) bool { return s.BFD == "" && s.State == lb.Established })
+		p.each(t, "BFD has ended, and BGP does without", func(s lb.Session) bool {
+			return s.BFD == "" && s.State == lb.Established
+		})
 	})
 }
 
-// FRR that takes its neighbors from a range begins BFD only when BGP is up, and does not wait for this node, which waits for
-// BFD, for ever: not when it starts, and not when it is back after it died.
+// FRR that takes its neighbors from a range begins BFD only when BGP is up, and does not wait for this node, which
+// waits for BFD, for ever: not when it starts, and not when it is back after it died.
 func TestPathsFromRange(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
@@ -140,8 +145,8 @@ func TestPathsFromRange(t *testing.T) {
 	})
 }
 
-// FRR that switches BFD off says so in one packet, and falls silent. Neither that, nor BFD that comes back, ends the session of
-// BGP (RFC 5882 section 4.2), whatever else is reported meanwhile. A failure after that does.
+// FRR that switches BFD off says so in one packet, and falls silent. Neither that, nor BFD that comes back, ends the
+// session of BGP (RFC 5882 section 4.2), whatever else is reported meanwhile. A failure after that does.
 func TestPathsSwitchedOff(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
@@ -159,10 +164,16 @@ func TestPathsSwitchedOff(t *testing.T) {
 		}
 		bfdIs := func(what, state string) {
 			t.Helper()
-			nstest.Until(t, patience, what, func() bool { s := p.session("r"); return s.State == lb.Established && s.BFD == state })
+			nstest.Until(t, patience, what, func() bool {
+				s := p.session("r")
+				return s.State == lb.Established && s.BFD == state
+			})
 		}
 		// FRR makes another session of BFD when BGP is up.
-		nstest.Until(t, patience, "BFD has been up for a while", func() bool { s := status(); return s.State == bfd.Up && s.Since > 2*time.Second })
+		nstest.Until(t, patience, "BFD has been up for a while", func() bool {
+			s := status()
+			return s.State == bfd.Up && s.Since > 2*time.Second
+		})
 		bfdIs("BGP and BFD are up", "up")
 		since, failures := p.session("r").Since, status().Failures
 		const peer = "peer 192.0.2.1 local-address 192.0.2.2 interface eth0"
@@ -195,7 +206,9 @@ func TestPathsSwitchedOff(t *testing.T) {
 		}
 
 		ns.SetDown("eth0")
-		nstest.Until(t, patience, "a failure ends the session", func() bool { return p.session("r").LastError == "BFD: detection time expired" })
+		nstest.Until(t, patience, "a failure ends the session", func() bool {
+			return p.session("r").LastError == "BFD: detection time expired"
+		})
 	})
 }
 
@@ -258,11 +271,14 @@ func TestPaths(t *testing.T) {
 		"nothing is known, BGP is up": {nil, true, bgp.Path{State: down}},
 		"never up": {&bfd.Status{State: bfd.Down, Remote: bfd.Down}, false,
 			bgp.Path{State: down, Held: true, Why: "BFD has not come up: the router does not answer"}},
-		"silent for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired, Since: pathWait}, false,
+		"silent for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired, Since: pathWait},
+			false,
 			bgp.Path{State: down}},
-		"silent for long, BGP is up again": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired, Since: pathWait}, true,
+		"silent for long, BGP is up again": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired,
+			Since: pathWait}, true,
 			bgp.Path{State: down}},
-		"trouble for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Refused: true, Error: "no port", Since: pathWait}, false,
+		"trouble for long": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Refused: true, Error: "no port", Since: pathWait},
+			false,
 			bgp.Path{State: down, Held: true, Why: "BFD: no port"}},
 		"the router does not hear for long": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Since: pathWait}, false,
 			bgp.Path{State: down, Held: true, Why: "BFD has not come up: the router does not answer"}},
@@ -270,13 +286,17 @@ func TestPaths(t *testing.T) {
 		"up":                  {&bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, false, bgp.Path{State: up}},
 		"failed, BGP is up": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired}, true,
 			bgp.Path{State: down, Held: true, Why: "BFD: detection time expired"}},
-		"failed and coming up, BGP is down": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled}, false,
+		"failed and coming up, BGP is down": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1,
+			Diagnostic: bfd.Signaled}, false,
 			bgp.Path{State: down, Held: true, Why: "BFD: neighbor signaled session down"}},
-		"router switched it off": {&bfd.Status{State: bfd.Down, Remote: bfd.AdminDown, Ups: 1, Diagnostic: bfd.Signaled, SwitchedOff: true}, true,
+		"router switched it off": {&bfd.Status{State: bfd.Down, Remote: bfd.AdminDown, Ups: 1, Diagnostic: bfd.Signaled,
+			SwitchedOff: true}, true,
 			bgp.Path{State: admin}},
-		"router switches it on": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled, SwitchedOff: true}, false,
+		"router switches it on": {&bfd.Status{State: bfd.Init, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Signaled,
+			SwitchedOff: true}, false,
 			bgp.Path{State: admin}},
-		"switched off": {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Ups: 1, SwitchedOff: true}, true, bgp.Path{State: admin}},
+		"switched off": {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Ups: 1, SwitchedOff: true}, true,
+			bgp.Path{State: admin}},
 		"refused": {&bfd.Status{State: bfd.AdminDown, Remote: bfd.Down, Refused: true, Error: "too many"}, false,
 			bgp.Path{State: down, Held: true, Why: "BFD: too many"}},
 		"authenticates": {&bfd.Status{State: bfd.Down, Remote: bfd.Down, Error: "it authenticates"}, false,
@@ -300,13 +320,17 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// BGP that goes first is not held while BFD comes up, and depends on it from then on. A process of BFD that never reports holds BGP no
-// longer than a router that never answers.
+// BGP that goes first is not held while BFD comes up, and depends on it from then on. A process of BFD that never
+// reports holds BGP no longer than a router that never answers.
 func TestReleased(t *testing.T) {
 	wanted, at := []bfd.Peer{{Name: "a"}}, time.Now()
 	silent := bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: time.Second}
-	longSilent, comes := bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: pathWait}, bfd.Status{State: bfd.Init, Remote: bfd.Down}
-	up, failed := bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, bfd.Status{State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired}
+	longSilent, comes := bfd.Status{State: bfd.Down, Remote: bfd.Down, Since: pathWait}, bfd.Status{
+		State: bfd.Init, Remote: bfd.Down,
+	}
+	up, failed := bfd.Status{State: bfd.Up, Remote: bfd.Up, Ups: 1}, bfd.Status{
+		State: bfd.Down, Remote: bfd.Down, Ups: 1, Diagnostic: bfd.Expired,
+	}
 	type step struct {
 		after       time.Duration
 		status      *bfd.Status
@@ -314,7 +338,8 @@ func TestReleased(t *testing.T) {
 		want        bool
 	}
 	for name, steps := range map[string][]step{
-		"silent": {{0, &silent, false, true}, {0, &longSilent, false, false}, {0, &comes, false, false}, {0, &comes, true, false},
+		"silent": {{0, &silent, false, true}, {0, &longSilent, false, false}, {0, &comes, false, false},
+			{0, &comes, true, false},
 			{0, &up, true, false}, {0, &failed, true, true}},
 		"never reports": {{0, nil, false, true}, {pathWait, nil, false, false}},
 	} {
@@ -335,10 +360,13 @@ func TestReleased(t *testing.T) {
 // The kernel knows no way.
 func nowhere(netip.Addr, netip.Addr) int { return 0 }
 
-// A session is one across routers with ebgpMultiHop, and within an AS if the router is on no link of the node. TTL security of more than
-// one hop makes the session of a router of another AS one, too, and so many hops may be between; the profile may allow more.
+// A session is one across routers with ebgpMultiHop, and within an AS if the router is on no link of the node. TTL
+// security of more than one hop makes the session of a router of another AS one, too, and so many hops may be between;
+// the profile may allow more.
 func TestBFDPeers(t *testing.T) {
-	links := []lb.Interface{{Name: "eth0", Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}}
+	links := []lb.Interface{{Name: "eth0", Index: 2, Prefixes: []netip.Prefix{
+		netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64"),
+	}}}
 	outside := []int{1, 2}
 	const near4, far4, near6, far6 = "192.0.2.9", "198.51.100.9", "2001:db8::9", "2001:db8:1::9"
 	for _, tt := range []struct {
@@ -353,18 +381,21 @@ func TestBFDPeers(t *testing.T) {
 		{far4, 2, false, 0, 254, false, 254}, {far4, 2, true, 0, 254, true, 254}, {far4, 1, false, 0, 254, true, 254},
 		{near6, 2, false, 0, 254, false, 254}, {near6, 2, true, 0, 254, true, 254}, {near6, 1, false, 0, 254, false, 254},
 		{far6, 2, false, 0, 254, false, 254}, {far6, 2, true, 0, 254, true, 254}, {far6, 1, false, 0, 254, true, 254},
-		{near4, 2, false, 255, 254, false, 254}, {near4, 2, false, 254, 254, true, 254}, {far4, 2, false, 254, 254, true, 254},
+		{near4, 2, false, 255, 254, false, 254}, {near4, 2, false, 254, 254, true, 254},
+		{far4, 2, false, 254, 254, true, 254},
 		{far4, 2, false, 250, 254, true, 250}, {far4, 2, false, 254, 63, true, 63}, {far4, 0, false, 254, 254, true, 254},
 		{near4, 1, false, 254, 254, false, 254}, {far4, 1, false, 250, 254, true, 250},
 	} {
-		peer := lb.Peer{Name: "a", Address: netip.MustParseAddr(tt.address), LocalASN: 1, PeerASN: tt.peerASN, MultiHop: tt.ebgpMultiHop, MinTTL: tt.minTTL,
+		peer := lb.Peer{Name: "a", Address: netip.MustParseAddr(tt.address), LocalASN: 1, PeerASN: tt.peerASN,
+			MultiHop: tt.ebgpMultiHop, MinTTL: tt.minTTL,
 			BFD: &lb.BFD{MinimumTTL: tt.ofProfile}}
 		all := bfdPeers([]lb.Peer{peer, {Name: "without"}}, links, outside, nowhere)
 		by := outside
 		if !tt.multiHop {
 			by = link.Toward(links, peer.Address, 0)
 		}
-		if got := all[0]; len(all) != 1 || got.MultiHop != tt.multiHop || got.MinimumTTL != tt.minimumTTL || !slices.Equal(got.Links, by) {
+		if got := all[0]; len(all) != 1 || got.MultiHop != tt.multiHop || got.MinimumTTL != tt.minimumTTL ||
+			!slices.Equal(got.Links, by) {
 			t.Errorf("%+v: %+v", tt, got)
 		}
 		peer.Address, peer.Interface = netip.MustParseAddr("fe80::9%eth0"), "eth0"
@@ -374,8 +405,8 @@ func TestBFDPeers(t *testing.T) {
 	}
 }
 
-// The session of BFD with an unnumbered peer is one over the link, between addresses without a zone; there is none before
-// the router is found.
+// The session of BFD with an unnumbered peer is one over the link, between addresses without a zone; there is none
+// before the router is found.
 func TestBFDPeersUnnumbered(t *testing.T) {
 	peer := lb.Peer{Name: "a", Interface: "eth0", LocalASN: 1, PeerASN: 1, BFD: &lb.BFD{}}
 	lost := peer
@@ -384,13 +415,15 @@ func TestBFDPeersUnnumbered(t *testing.T) {
 		"eth0": {Address: netip.MustParseAddr("fe80::a%eth0"), Source: netip.MustParseAddr("fe80::1%eth0"), Problem: "two"},
 		"eth1": {Problem: "none"},
 	}
-	peers, routers := resolve([]lb.Peer{peer, lost, {Name: "c", Interface: "eth2"}, {Name: "d"}}, func(link string) unnumbered.Router {
+	peers, routers := resolve([]lb.Peer{peer, lost, {Name: "c", Interface: "eth2"},
+		{Name: "d"}}, func(link string) unnumbered.Router {
 		if r, known := found[link]; known {
 			return r
 		}
 		return unnumbered.Router{Looking: true}
 	})
-	want := []bfd.Peer{{Name: "a", Address: netip.MustParseAddr("fe80::a"), Source: netip.MustParseAddr("fe80::1"), Interface: "eth0", Links: []int{7}}}
+	want := []bfd.Peer{{Name: "a", Address: netip.MustParseAddr("fe80::a"), Source: netip.MustParseAddr("fe80::1"),
+		Interface: "eth0", Links: []int{7}}}
 	wanted := bfdPeers(peers, []lb.Interface{{Name: "eth0", Index: 7}}, nil, nowhere)
 	if diff := cmp.Diff(want, wanted, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -398,7 +431,8 @@ func TestBFDPeersUnnumbered(t *testing.T) {
 	paths := pathsOf(wanted, map[string]bfd.Status{"a": {State: bfd.Up}}, nil, nil)
 	addRouters(paths, routers)
 	wantPaths := map[string]bgp.Path{
-		"a": {State: "up", Note: "two"}, "b": {Held: true, Why: "none"}, "c": {Held: true, Quiet: true, Why: "looking for a router on the link"},
+		"a": {State: "up", Note: "two"}, "b": {Held: true, Why: "none"},
+		"c": {Held: true, Quiet: true, Why: "looking for a router on the link"},
 	}
 	if diff := cmp.Diff(wantPaths, paths); diff != "" {
 		t.Errorf("-want +got\n%s", diff)

@@ -79,7 +79,8 @@ func (n *unnumberedNode) until(name, what string, ok func(lb.Session) bool) {
 // routerOn is the router of another AS that a node of this one finds on eth0.
 func routerOn(localASN uint32) lb.Peer {
 	return lb.Peer{
-		Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: localASN, PeerASN: 65001, HoldTime: 9 * time.Second, ConnectTime: time.Second,
+		Name: "r", Interface: "eth0", Port: 179, DualStack: true, LocalASN: localASN, PeerASN: 65001,
+		HoldTime: 9 * time.Second, ConnectTime: time.Second,
 	}
 }
 
@@ -110,7 +111,8 @@ func linkLocal(t *testing.T, ns *nstest.NS) netip.Addr {
 	t.Helper()
 	var out netip.Addr
 	nstest.Until(t, patience, "a link-local address", func() bool {
-		for _, word := range strings.Fields(ns.Output("ip", "-6", "-o", "addr", "show", "dev", "eth0", "scope", "link", "-tentative")) {
+		for _, word := range strings.Fields(ns.Output("ip", "-6", "-o", "addr", "show", "dev", "eth0", "scope", "link",
+			"-tentative")) {
 			if p, err := netip.ParsePrefix(word); err == nil {
 				out = p.Addr()
 			}
@@ -120,9 +122,9 @@ func linkLocal(t *testing.T, ns *nstest.NS) netip.Addr {
 	return out
 }
 
-// A node and a router without any address on the link but link-local ones find each other. Routes of both families reach
-// the router's kernel and carry packets, BFD runs, and all comes back after the router restarts and after the link was
-// down.
+// A node and a router without any address on the link but link-local ones find each other. Routes of both families
+// reach the router's kernel and carry packets, BFD runs, and all comes back after the router restarts and after the
+// link was down.
 func TestUnnumberedWithFRR(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
@@ -146,7 +148,8 @@ func TestUnnumberedWithFRR(t *testing.T) {
 			t.Errorf("the session is with %s", got)
 		}
 		for _, prefix := range []string{"ipv4 unicast " + service4, "ipv6 unicast " + service6} {
-			if got := router.Show("show bgp " + prefix); !strings.Contains(got, node.String()) || !strings.Contains(got, "4200000000") ||
+			if got := router.Show("show bgp " + prefix); !strings.Contains(got, node.String()) ||
+				!strings.Contains(got, "4200000000") ||
 				!strings.Contains(got, "best") {
 				t.Errorf("FRR's table: %s", got)
 			}
@@ -156,14 +159,18 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		}
 
 		// A packet comes and its answer goes, of both families.
-		for n, addresses := range map[*nstest.NS][]string{self: {service4, service6}, ns: {"203.0.113.9/32", "2001:db8:9::9/128"}} {
+		for n, addresses := range map[*nstest.NS][]string{
+			self: {service4, service6}, ns: {"203.0.113.9/32", "2001:db8:9::9/128"},
+		} {
 			n.SetUp("lo")
 			n.AddAddress("lo", addresses...)
 		}
 		self.Output("ip", "route", "add", "203.0.113.9/32", "via", "inet6", linkLocal(t, ns).String(), "dev", "eth0")
 		self.Output("ip", "-6", "route", "add", "2001:db8:9::9/128", "via", linkLocal(t, ns).String(), "dev", "eth0")
 		for from, to := range map[string]string{"203.0.113.9": "198.51.100.1", "2001:db8:9::9": "2001:db8:ffff::1"} {
-			nstest.Until(t, 30*time.Second, "an answer of "+to, func() bool { return ns.Command("ping", "-c", "1", "-W", "1", "-I", from, to).Run() == nil })
+			nstest.Until(t, 30*time.Second, "an answer of "+to, func() bool {
+				return ns.Command("ping", "-c", "1", "-W", "1", "-I", from, to).Run() == nil
+			})
 		}
 
 		peer.PeerASN = 0 // dynamicASN: external
@@ -173,7 +180,9 @@ func TestUnnumberedWithFRR(t *testing.T) {
 		bothInKernel(t, ns, node)
 
 		router.Kill()
-		n.until("r", "the session ends with the router", func(s lb.Session) bool { return s.LastError == "BFD: detection time expired" })
+		n.until("r", "the session ends with the router", func(s lb.Session) bool {
+			return s.LastError == "BFD: detection time expired"
+		})
 		router.Start()
 		n.until("r", "the session is up after the router's restart", well)
 		bothInKernel(t, ns, node)
@@ -186,7 +195,8 @@ func TestUnnumberedWithFRR(t *testing.T) {
 	})
 }
 
-// The other settings of a session work on it, too. An IPv4 address of the node is no next hop for a router that has none.
+// The other settings of a session work on it, too. An IPv4 address of the node is no next hop for a router that has
+// none.
 func TestUnnumberedSettings(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
@@ -222,8 +232,11 @@ func TestUnnumberedSettings(t *testing.T) {
 			ns.Output("ip", "-6", "route", "del", "2001:db8:ffff::1")
 		}
 		n.set(peer)
-		router := startFRR(t, ns, strings.Replace(plain, " address-family ipv4", " neighbor eth0 password Secret-1\n address-family ipv4", 1))
-		n.until("r", "a wrong password is suspected", func(s lb.Session) bool { return strings.HasSuffix(s.LastError, "timeout") })
+		router := startFRR(t, ns,
+			strings.Replace(plain, " address-family ipv4", " neighbor eth0 password Secret-1\n address-family ipv4", 1))
+		n.until("r", "a wrong password is suspected", func(s lb.Session) bool {
+			return strings.HasSuffix(s.LastError, "timeout")
+		})
 		router.Kill()
 	})
 }
@@ -259,18 +272,20 @@ func TestUnnumberedWithBIRD(t *testing.T) {
 	})
 }
 
-// A router on such a link that takes no IPv6 next hop for IPv4 routes (RFC 8950) gets the IPv6 ones only, and all as soon as the
-// link has IPv4 addresses.
+// A router on such a link that takes no IPv6 next hop for IPv4 routes (RFC 8950) gets the IPv6 ones only, and all as
+// soon as the link has IPv4 addresses.
 func TestUnnumberedNoNextHop(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
 		nstest.Veth(t, self, "eth0", ns, "eth0")
 		node := linkLocal(t, self)
 		n := startUnnumbered(t, routerOn(65000))
-		config := strings.NewReplacer("NODE", node.String(), " bfd on;", "", " extended next hop on;", "").Replace(birdUnnumbered)
+		config := strings.NewReplacer("NODE", node.String(), " bfd on;", "", " extended next hop on;",
+			"").Replace(birdUnnumbered)
 		nstest.StartBIRD(t, ns, config)
 		n.until("r", "IPv4 routes are withheld", func(s lb.Session) bool {
-			return s.IsEstablished() && s.Advertised == 1 && strings.HasPrefix(s.Withheld, "IPv4 routes are not sent: this node has no IPv4 address on the link")
+			return s.IsEstablished() && s.Advertised == 1 &&
+				strings.HasPrefix(s.Withheld, "IPv4 routes are not sent: this node has no IPv4 address on the link")
 		})
 		inKernel(t, ns, service6, node)
 		if got := ns.Output("ip", "-4", "route", "show", service4); got != "" {
@@ -308,7 +323,8 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 		n.until("r", "the session is up", lb.Session.IsEstablished)
 		since := n.session("r").Since
 
-		ns.Output("nft", "add table ip6 drowned; add chain ip6 drowned out { type filter hook output priority 0; }; add rule ip6 drowned out icmpv6 type "+
+		ns.Output("nft", "add table ip6 drowned; add chain ip6 drowned out { type filter hook output priority 0; }; add "+
+			"rule ip6 drowned out icmpv6 type "+
 			"nd-router-advert drop")
 		nstest.StartBIRD(t, other, birdAdvertises)
 		nstest.Until(t, patience, "the other router is said", func() bool {
@@ -330,8 +346,9 @@ func TestUnnumberedKeepsRouter(t *testing.T) {
 	})
 }
 
-// A link that goes, and comes back as another one, is followed without a plan, by events and not by the next look: BFD hears the
-// router by that link and by no other, numbered or not. A pod's link is none of them, also of those from across routers.
+// A link that goes, and comes back as another one, is followed without a plan, by events and not by the next look: BFD
+// hears the router by that link and by no other, numbered or not. A pod's link is none of them, also of those from
+// across routers.
 func TestBFDFollowsLinks(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {

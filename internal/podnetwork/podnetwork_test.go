@@ -106,13 +106,19 @@ func TestPatience(t *testing.T) {
 		// missing are the times of the changes of Missing.
 		missing []time.Duration
 	}{
-		"never an answer":      {known: 0, answers: time.Hour, missing: []time.Duration{0, patience}},
-		"an answer":            {known: 0, answers: time.Minute, missing: []time.Duration{0, time.Minute}},
-		"an answer, and time":  {answers: time.Minute, settle: 15 * time.Second, missing: []time.Duration{0, 75 * time.Second}},
-		"pods later":           {known: time.Minute, answers: 2 * time.Minute, missing: []time.Duration{time.Minute, 2 * time.Minute}},
-		"answers at once":      {known: time.Minute, answers: 0},
-		"no pod elsewhere":     {known: time.Hour, answers: time.Hour},
-		"pods at the last end": {known: patience - time.Second, answers: time.Hour, missing: []time.Duration{patience - time.Second, patience}},
+		"never an answer": {known: 0, answers: time.Hour, missing: []time.Duration{0, patience}},
+		"an answer":       {known: 0, answers: time.Minute, missing: []time.Duration{0, time.Minute}},
+		"an answer, and time": {answers: time.Minute, settle: 15 * time.Second, missing: []time.Duration{
+			0, 75 * time.Second,
+		}},
+		"pods later": {known: time.Minute, answers: 2 * time.Minute, missing: []time.Duration{
+			time.Minute, 2 * time.Minute,
+		}},
+		"answers at once":  {known: time.Minute, answers: 0},
+		"no pod elsewhere": {known: time.Hour, answers: time.Hour},
+		"pods at the last end": {known: patience - time.Second, answers: time.Hour, missing: []time.Duration{
+			patience - time.Second, patience,
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -136,7 +136,9 @@ func TestRemove(t *testing.T) {
 			t.Errorf("nothing is relayed, and there are tables:\n%s%s", w.list("ip"), w.list("ip6"))
 		}
 		w.relayer.Set(Desired{Expect: true, Speakers: w.speakers()})
-		nstest.Until(t, patient, "there are tables before they are needed", func() bool { return w.list("ip") != "none" && w.list("ip6") != "none" })
+		nstest.Until(t, patient, "there are tables before they are needed", func() bool {
+			return w.list("ip") != "none" && w.list("ip6") != "none"
+		})
 		w.owner(w.former)
 		open := w.connections(3)
 		w.relayer.Set(w.desired())
@@ -149,7 +151,9 @@ func TestRemove(t *testing.T) {
 			t.Errorf("%d and %d connections are alive, want 3 and 0", n4, n6)
 		}
 		w.relayer.Set(d.changed(func(r *lb.Relay) { r.Link = "eth9" }))
-		nstest.Until(t, patient, "a link that is not there relays nothing", func() bool { return len(w.relayer.Inherited()) == 0 })
+		nstest.Until(t, patient, "a link that is not there relays nothing", func() bool {
+			return len(w.relayer.Inherited()) == 0
+		})
 		if s := w.relayer.State(); len(s.Relays) > 0 {
 			t.Errorf("%+v", s)
 		}
@@ -178,10 +182,14 @@ func TestFilter(t *testing.T) {
 		strangers := map[string]net.Conn{vip4: w.dialFrom(stranger4, vip4), vip6: w.dialFrom(stranger6, vip6)}
 
 		frontends := map[netip.Addr]*[]lb.Frontend{}
-		for vip, own := range map[string]struct{ client, cluster string }{vip4: {client4 + "/32", "10.96.0.1"}, vip6: {client6 + "/128", "fd01::1"}} {
+		for vip, own := range map[string]struct{ client, cluster string }{
+			vip4: {client4 + "/32", "10.96.0.1"}, vip6: {client6 + "/128", "fd01::1"},
+		} {
 			frontends[addr(vip)] = &[]lb.Frontend{{
 				Address: addr(vip), Protocol: "TCP", Port: port, Service: lb.Key{Namespace: "ns", Name: "web"},
-				Access:    lb.Access{Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix(own.client)}, RateLimit: 1, ConnectionLimit: 1},
+				Access: lb.Access{
+					Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix(own.client)}, RateLimit: 1, ConnectionLimit: 1,
+				},
 				ClusterIP: addr(own.cluster),
 			}}
 		}

@@ -46,7 +46,9 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	w := &world{t: t, client: nstest.New(t), former: nstest.New(t), node: nstest.Self(t), pod: nstest.New(t), lan: nstest.New(t)}
+	w := &world{
+		t: t, client: nstest.New(t), former: nstest.New(t), node: nstest.Self(t), pod: nstest.New(t), lan: nstest.New(t),
+	}
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("no nft here to make the tables of others")
 	}
@@ -118,7 +120,8 @@ func (w *world) linkLocal(ns *nstest.NS) netip.Addr {
 	w.t.Helper()
 	var found netip.Addr
 	nstest.Until(w.t, 5*time.Second, "link-local address", func() bool {
-		for _, field := range strings.Fields(ns.Output("ip", "-6", "-o", "address", "show", "dev", "eth0", "scope", "link", "-tentative")) {
+		for _, field := range strings.Fields(ns.Output("ip", "-6", "-o", "address", "show", "dev", "eth0", "scope", "link",
+			"-tentative")) {
 			if p, err := netip.ParsePrefix(field); err == nil {
 				found = p.Addr()
 			}
@@ -263,7 +266,9 @@ func (w *world) segment(to string, from uint16, sequence uint32, flags byte) {
 	binary.BigEndian.PutUint16(segment[2:], port)
 	binary.BigEndian.PutUint32(segment[4:], sequence)
 	segment[12], segment[flagsAt] = 5<<4, flags // five words
-	pseudo := slices.Concat(addr(own[addr(to).Is4()]).AsSlice(), addr(to).AsSlice(), []byte{0, unix.IPPROTO_TCP, 0, byte(len(segment))})
+	pseudo := slices.Concat(addr(own[addr(to).Is4()]).AsSlice(), addr(to).AsSlice(), []byte{
+		0, unix.IPPROTO_TCP, 0, byte(len(segment)),
+	})
 	binary.BigEndian.PutUint16(segment[16:], checksum(append(pseudo, segment...)))
 	w.raw("tcp", to, segment)
 }

@@ -34,7 +34,8 @@ func TestConditions(t *testing.T) {
 	}{
 		{"layer 2 only", nil, announced, none, "", []string{"AnnouncedL2=True Announced"}},
 		{"another node writes", nil, silent(announced), silent(none), "", nil},
-		{"no advertisement selects the Service: one condition only", nil, none, none, "", []string{"AnnouncedL2=False NoAdvertisement"}},
+		{"no advertisement selects the Service: one condition only", nil, none, none, "",
+			[]string{"AnnouncedL2=False NoAdvertisement"}},
 		{"no address yet: the controller says why", nil, pending, pending, "", nil},
 		{"the address is gone", stale, pending, pending, "", []string{"AnnouncedBGP=False NoAddress"}},
 		{"an advertisement was deleted: the condition is corrected", stale, announced, none, "",
@@ -44,7 +45,8 @@ func TestConditions(t *testing.T) {
 	} {
 		s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.have}}
 		var got []string
-		conditions, _ := conditions("w1", s, plan.Verdict{L2: tt.l2, BGP: tt.bgp}, []lb.Session{{Peer: "r1", State: tt.session}}, nil)
+		conditions, _ := conditions("w1", s, plan.Verdict{L2: tt.l2, BGP: tt.bgp},
+			[]lb.Session{{Peer: "r1", State: tt.session}}, nil)
 		for _, c := range conditions {
 			got = append(got, fmt.Sprintf("%s=%s %s", strings.TrimPrefix(c.Type, "holdfast.dev/"), c.Status, c.Reason))
 		}
@@ -54,8 +56,8 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestEnforced: a Service with source ranges names the node that announces it and does not enforce them, by one reason, and
-// nothing if all is well.
+// TestEnforced: a Service with source ranges names the node that announces it and does not enforce them, by one reason,
+// and nothing if all is well.
 func TestEnforced(t *testing.T) {
 	writes, other := plan.Outcome{Selected: true, Writer: true}, plan.Outcome{Selected: true}
 	for name, tt := range map[string]struct {
@@ -65,23 +67,28 @@ func TestEnforced(t *testing.T) {
 		removing bool
 	}{
 		"all is well": {plan.Verdict{L2: writes, BGP: other, Ranges: true}, []lb.Reason{lb.StrictARPMissing}, "", true},
-		"bypassed": {plan.Verdict{L2: writes, BGP: other, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable, lb.StrictARPMissing}, lb.FilterNotEnforceable,
+		"bypassed": {plan.Verdict{L2: writes, BGP: other, Ranges: true},
+			[]lb.Reason{lb.FilterNotEnforceable, lb.StrictARPMissing}, lb.FilterNotEnforceable,
 			false},
 		"two problems, by BGP": {plan.Verdict{L2: plan.Outcome{Writer: true}, BGP: writes, Ranges: true},
 			[]lb.Reason{lb.FilterNotInForce, lb.FilterNotEnforceable}, lb.FilterNotInForce, false},
-		"another node writes": {plan.Verdict{L2: other, BGP: writes, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable}, "", false},
-		"no ranges any more":  {plan.Verdict{L2: writes, BGP: other}, []lb.Reason{lb.FilterNotEnforceable}, "", true},
+		"another node writes": {plan.Verdict{L2: other, BGP: writes, Ranges: true}, []lb.Reason{lb.FilterNotEnforceable}, "",
+			false},
+		"no ranges any more": {plan.Verdict{L2: writes, BGP: other}, []lb.Reason{lb.FilterNotEnforceable}, "", true},
 	} {
 		var problems []lb.Problem
 		for _, r := range tt.reasons {
-			problems = append(problems, lb.Problem{Object: lb.Object{Kind: "Node", Name: "w1"}, Reason: r, Message: "long story"})
+			problems = append(problems, lb.Problem{
+				Object: lb.Object{Kind: "Node", Name: "w1"}, Reason: r, Message: "long story",
+			})
 		}
 		got, remove := conditions("w1", &corev1.Service{}, tt.verdict, nil, problems)
 		c := meta.FindStatusCondition(got, v1beta1.ConditionFilterEnforced)
 		if (c != nil) != (tt.want != "") || slices.Contains(remove, v1beta1.ConditionFilterEnforced) != tt.removing {
 			t.Errorf("%s: %v, removes %v", name, c, remove)
 		}
-		if c != nil && (c.Status != "False" || c.Reason != string(tt.want) || !strings.Contains(c.Message, "w1") || strings.Contains(c.Message, "long")) {
+		if c != nil && (c.Status != "False" || c.Reason != string(tt.want) || !strings.Contains(c.Message, "w1") ||
+			strings.Contains(c.Message, "long")) {
 			t.Errorf("%s: %v", name, c)
 		}
 	}
@@ -122,8 +129,8 @@ func TestAnnouncers(t *testing.T) {
 	}
 }
 
-// TestDeferNoEndpoint: a Service gets no condition at first that it has no endpoint, but its own is corrected, other faults are told at once, and no clock
-// hides one for long.
+// TestDeferNoEndpoint: a Service gets no condition at first that it has no endpoint, but its own is corrected, other
+// faults are told at once, and no clock hides one for long.
 func TestDeferNoEndpoint(t *testing.T) {
 	at := time.Now()
 	for name, tt := range map[string]struct {
@@ -139,7 +146,10 @@ func TestDeferNoEndpoint(t *testing.T) {
 		"no longer new":            {-endpointsTime, lb.NoServingEndpoint, "", 0},
 		"created by another clock": {time.Second, lb.NoServingEndpoint, "", 0},
 	} {
-		u := k8s.ServiceUpdate{Service: &corev1.Service{}, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Reason: string(tt.reason)}}}
+		u := k8s.ServiceUpdate{
+			Service:    &corev1.Service{},
+			Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Reason: string(tt.reason)}},
+		}
 		u.Service.CreationTimestamp = metav1.Time{Time: at.Add(tt.created)}
 		u.Service.Status.Conditions = []metav1.Condition{{Type: tt.have, Status: metav1.ConditionTrue}}
 		if wait := deferNoEndpoint(&u, at); wait != tt.wait || len(u.Conditions) == 0 != (wait > 0) {

@@ -16,7 +16,8 @@ func TestUnassigned(t *testing.T) {
 		Frontends: lb.MapOf(map[netip.Addr]*[]lb.Frontend{a("192.0.2.3"): {}, a("2001:db8::3"): {}}),
 	}}
 	for text, want := range map[string]bool{
-		"192.0.2.2": true, "192.0.2.3": false, "192.0.2.4": true, "192.0.2.10": false, "2001:db8::3": false, "2001:db8::4": true, "2001:db8:1::": false,
+		"192.0.2.2": true, "192.0.2.3": false, "192.0.2.4": true, "192.0.2.10": false, "2001:db8::3": false,
+		"2001:db8::4": true, "2001:db8:1::": false,
 	} {
 		if got := unassigned(p, a(text)); got != want {
 			t.Errorf("%s: %v, want %v", text, got, want)

@@ -24,7 +24,9 @@ func writeOf(name string, exists bool) write {
 	if exists {
 		s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionUnknown}}
 	}
-	u := k8s.ServiceUpdate{Service: s, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue}}}
+	u := k8s.ServiceUpdate{
+		Service: s, Conditions: []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue}},
+	}
 	if name == "gone" {
 		u.Conditions, u.RemoveConditions = nil, []string{v1beta1.ConditionAnnouncedL2}
 	}
@@ -32,20 +34,23 @@ func writeOf(name string, exists bool) write {
 }
 
 func (p *pace) overtakes(err error) (names []string, again time.Duration, failed error) {
-	again, failed = p.each([]write{writeOf("new", false), writeOf("wrong", true), writeOf("gone", true)}, 4, func(u write) error {
-		if names = append(names, u.service.Name); u.service.Name == "wrong" {
-			return err
-		}
-		return nil
-	})
+	again, failed = p.each([]write{writeOf("new", false), writeOf("wrong", true), writeOf("gone", true)},
+		4, func(u write) error {
+			if names = append(names, u.service.Name); u.service.Name == "wrong" {
+				return err
+			}
+			return nil
+		})
 	return names, again, failed
 }
 
-// TestCorrectionsFirst: conditions that are wrong are written first. A write that another one overtook is no failure, and is repeated soon.
+// TestCorrectionsFirst: conditions that are wrong are written first. A write that another one overtook is no failure,
+// and is repeated soon.
 func TestCorrectionsFirst(t *testing.T) {
 	p := newPace(func() bool { return false }, func() bool { return false })
 	names, again, err := p.overtakes(apierrors.NewConflict(schema.GroupResource{}, "wrong", nil))
-	if diff := cmp.Diff([]string{"wrong", "gone", "new"}, names); diff != "" || again <= 0 || again >= slowWait || err != nil {
+	if diff := cmp.Diff([]string{"wrong", "gone", "new"}, names); diff != "" || again <= 0 || again >= slowWait ||
+		err != nil {
 		t.Errorf("again after %v, error %v, order (-want +got):\n%s", again, err, diff)
 	}
 	if _, again, err := p.overtakes(errors.New("no")); again != 0 || err == nil {
@@ -53,8 +58,9 @@ func TestCorrectionsFirst(t *testing.T) {
 	}
 }
 
-// TestPace: during a burst, or with many reports while announcements are being sent, all speakers together write two reports a second or
-// fewer, and no more if they are kicked more often. A report that waits because it was refused takes no room. Afterwards the rest is written.
+// TestPace: during a burst, or with many reports while announcements are being sent, all speakers together write two
+// reports a second or fewer, and no more if they are kicked more often. A report that waits because it was refused
+// takes no room. Afterwards the rest is written.
 func TestPace(t *testing.T) {
 	for _, tt := range []struct {
 		name                     string
@@ -108,8 +114,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestDelay: a run waits while announcements are being sent, but not for a link that takes none, and the next ones count from their start. In a
-// burst it waits for longer once no more reports may be written, but not beyond the burst.
+// TestDelay: a run waits while announcements are being sent, but not for a link that takes none, and the next ones
+// count from their start. In a burst it waits for longer once no more reports may be written, but not beyond the burst.
 func TestDelay(t *testing.T) {
 	announcing, at := true, time.Now()
 	p := newPace(func() bool { return false }, func() bool { return announcing })

@@ -28,9 +28,12 @@ func TestSessionStates(t *testing.T) {
 		session lb.Session
 		want    v1beta1.SessionState
 	}{
-		{"up", full, v1beta1.SessionState{Peer: "r", State: "established", Since: at, Withheld: "no IPv6", AdvertisedRoutes: 7, BFD: "up",
+		{"up", full, v1beta1.SessionState{Peer: "r", State: "established", Since: at, Withheld: "no IPv6",
+			AdvertisedRoutes: 7, BFD: "up",
 			Capabilities: []string{"4-byte AS"}, HoldSeconds: 90, KeepaliveSeconds: 30}},
-		{"down", down, v1beta1.SessionState{Peer: "r", State: "down", Since: at, LastError: "cannot connect: [31m refused", BFD: "up"}},
+		{"down", down, v1beta1.SessionState{
+			Peer: "r", State: "down", Since: at, LastError: "cannot connect: [31m refused", BFD: "up",
+		}},
 		{"never up", lb.Session{Peer: "r", State: "connect"}, v1beta1.SessionState{Peer: "r", State: "down"}},
 	} {
 		if diff := cmp.Diff([]v1beta1.SessionState{tt.want}, sessionStates([]lb.Session{tt.session})); diff != "" {
@@ -57,8 +60,10 @@ func TestEstablishedOf(t *testing.T) {
 func TestSessionStatesAreAdmitted(t *testing.T) {
 	var sessions []lb.Session
 	for i := range 2 * maxListed {
-		s := lb.Session{Peer: fmt.Sprintf("r%d", i), State: lb.Established, Since: time.Now(), HoldTime: 1 << 40, Keepalive: 1 << 40, Advertised: 1 << 40,
-			Withheld: strings.Repeat("ü\n", 1000), Capabilities: strings.Split(strings.Repeat(strings.Repeat("x", 100)+" ", 100), " ")}
+		s := lb.Session{Peer: fmt.Sprintf("r%d", i), State: lb.Established, Since: time.Now(), HoldTime: 1 << 40,
+			Keepalive: 1 << 40, Advertised: 1 << 40,
+			Withheld:     strings.Repeat("ü\n", 1000),
+			Capabilities: strings.Split(strings.Repeat(strings.Repeat("x", 100)+" ", 100), " ")}
 		if i%2 == 0 {
 			s = lb.Session{Peer: s.Peer, State: "active", LastError: strings.Repeat("\xff", 10_000), BFD: "down"}
 		}
@@ -68,7 +73,9 @@ func TestSessionStatesAreAdmitted(t *testing.T) {
 	if len(out) != maxListed {
 		t.Errorf("%d sessions", len(out))
 	}
-	state := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"}}
+	state := map[string]any{
+		"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"},
+	}
 	if _, err := apitest.Patched(t, state, map[string]any{"status": map[string]any{"sessions": out}}); err != nil {
 		t.Error(err)
 	}
@@ -79,10 +86,11 @@ func sessionUp(peer string) lb.Session { return lb.Session{Peer: peer, State: lb
 
 func sessionDown(peer string) lb.Session { return lb.Session{Peer: peer, State: "idle"} }
 
-// TestAwaited: each speaker that starts on a node waits for the sessions of those before it until they were up once, however often it
-// crashes, and for no others.
+// TestAwaited: each speaker that starts on a node waits for the sessions of those before it until they were up once,
+// however often it crashes, and for no others.
 //
-// Trap: a speaker that crashes before its first session is up writes that the session is down, and the next one waits for nothing.
+// Trap: a speaker that crashes before its first session is up writes that the session is down, and the next one waits
+// for nothing.
 func TestAwaited(t *testing.T) {
 	selecting := map[string]bool{"a": true, "b": true, "c": true}
 	var states = sessionStates([]lb.Session{sessionUp("a"), sessionUp("b"), sessionDown("c"), sessionUp("gone")})
@@ -170,7 +178,9 @@ func TestSessionGate(t *testing.T) {
 			{after: sessionWait, sessions: []lb.Session{sessionDown("a")}},
 		}},
 	} {
-		g, start := &sessionGate{log: slog.New(slog.DiscardHandler), selecting: func() map[string]bool { return map[string]bool{"a": true} }}, time.Now()
+		g, start := &sessionGate{log: slog.New(slog.DiscardHandler), selecting: func() map[string]bool {
+			return map[string]bool{"a": true}
+		}}, time.Now()
 		if tt.awaited != nil {
 			g.await(markAwaited(nil, tt.awaited))
 		}

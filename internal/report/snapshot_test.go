@@ -17,11 +17,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestUpdateStaysOpen: a Service whose condition is left out for at is open, by whoever asks, and not any more once it is there.
+// TestUpdateStaysOpen: a Service whose condition is left out for at is open, by whoever asks, and not any more once it
+// is there.
 func TestUpdateStaysOpen(t *testing.T) {
 	at := time.Now()
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", CreationTimestamp: metav1.Time{Time: at}}}
-	v := plan.Verdict{Service: lb.Key{Name: "s"}, L2: plan.Outcome{Selected: true, Writer: true, Reason: lb.NoServingEndpoint}}
+	v := plan.Verdict{
+		Service: lb.Key{Name: "s"}, L2: plan.Outcome{Selected: true, Writer: true, Reason: lb.NoServingEndpoint},
+	}
 	for after, open := range map[time.Duration]bool{endpointsTime / 2: true, endpointsTime: false} {
 		l := snapshot{open: map[lb.Key]bool{}}
 		u, wait := l.update("a", &Standing{}, s, v, at.Add(after))
@@ -36,8 +39,8 @@ func TestUpdateStaysOpen(t *testing.T) {
 	}
 }
 
-// TestSnapshot: a Service is looked at again if its verdict, its object or a state of its addresses changed, appeared or went, or if it is open;
-// all are if sessions or problems changed, and each is once in resyncAge.
+// TestSnapshot: a Service is looked at again if its verdict, its object or a state of its addresses changed, appeared
+// or went, or if it is open; all are if sessions or problems changed, and each is once in resyncAge.
 func TestSnapshot(t *testing.T) {
 	at := func(texts ...string) (out []lb.AddressState) {
 		for _, text := range texts {
@@ -49,7 +52,9 @@ func TestSnapshot(t *testing.T) {
 	old := snapshot{open: map[lb.Key]bool{}, states: at("192.0.2.1 x", "192.0.2.2 x", "192.0.2.4 x", "192.0.2.5 x")}
 	for i := range 9 {
 		key := lb.Key{Name: fmt.Sprint("s", i)}
-		old.verdicts = old.verdicts.Put(key, &plan.Verdict{L2: plan.Outcome{Announcers: []plan.Announcer{{Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}}}})
+		old.verdicts = old.verdicts.Put(key, &plan.Verdict{
+			L2: plan.Outcome{Announcers: []plan.Announcer{{Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}}},
+		})
 		old.services = old.services.Put(key, &struct{ config.Held[corev1.Service] }{})
 	}
 	old.open[lb.Key{Name: "s6"}] = true
@@ -67,7 +72,9 @@ func TestSnapshot(t *testing.T) {
 		want   string
 	}{
 		"nothing": {func(*snapshot) {}, "s6"},
-		"states":  {func(l *snapshot) { l.states = at("192.0.2.1 x", "192.0.2.2 y", "192.0.2.3 x", "192.0.2.4 x") }, "s2 s3 s5 s6"},
+		"states": {func(l *snapshot) {
+			l.states = at("192.0.2.1 x", "192.0.2.2 y", "192.0.2.3 x", "192.0.2.4 x")
+		}, "s2 s3 s5 s6"},
 		"verdict": {func(l *snapshot) { l.verdicts = l.verdicts.Put(lb.Key{Name: "s7"}, &plan.Verdict{}) }, "s6 s7"},
 		"object": {func(l *snapshot) {
 			l.services = l.services.Put(lb.Key{Name: "s8"}, &struct{ config.Held[corev1.Service] }{})

@@ -39,7 +39,8 @@ func TestNodeProblems(t *testing.T) {
 	if got := nodeProblems(nil); got != nil {
 		t.Errorf("no problem: %v", got)
 	}
-	many := slices.Repeat([]lb.Problem{{Reason: lb.KernelFeatureMissing, Message: strings.Repeat("m", 10_000)}}, 2*maxProblems)
+	many := slices.Repeat([]lb.Problem{{Reason: lb.KernelFeatureMissing, Message: strings.Repeat("m", 10_000)}},
+		2*maxProblems)
 	got := nodeProblems(many)
 	if len(got) != maxProblems || got[0].Reason != "KernelFeatureMissing" || len(got[0].Message) > 8192 {
 		t.Errorf("%d problems, the first has %d bytes", len(got), len(got[0].Message))

@@ -91,7 +91,8 @@ func startNeighbour(t *testing.T, ns *nstest.NS, name, address string) *neighbou
 					n.advertise()
 				}
 			case *ndp.RouterAdvertisement:
-				if control.HopLimit != ndp.HopLimit || !from.IsLinkLocalUnicast() || m.RouterLifetime != 0 || m.ManagedConfiguration || m.OtherConfiguration ||
+				if control.HopLimit != ndp.HopLimit || !from.IsLinkLocalUnicast() || m.RouterLifetime != 0 ||
+					m.ManagedConfiguration || m.OtherConfiguration ||
 					m.CurrentHopLimit != 0 || len(m.Options) != 1 {
 					n.bad.Store(*m)
 				}
@@ -108,8 +109,8 @@ func (n *neighbour) advertise() {
 	}
 }
 
-// A router that answers is found at once, also by a node that forwards, and gets advertisements. The link's router stays
-// while it answers; what is wrong is said.
+// A router that answers is found at once, also by a node that forwards, and gets advertisements. The link's router
+// stays while it answers; what is wrong is said.
 func TestFinder(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, ns, other := nstest.Self(t), nstest.New(t), nstest.New(t)
@@ -122,11 +123,16 @@ func TestFinder(t *testing.T) {
 		f := startFinder(t, func() {})
 		a := startNeighbour(t, ns, "lan", "fe80::a")
 		a.answers.Store(true)
-		nstest.Until(t, patience, "the router is found", func() bool { return f.Found("eth0").Address == routerA.WithZone("eth0") })
-		if got := f.Found("eth0"); got.Source.Zone() != "eth0" || !got.Source.IsLinkLocalUnicast() || got.Looking || got.Problem != "" {
+		nstest.Until(t, patience, "the router is found", func() bool {
+			return f.Found("eth0").Address == routerA.WithZone("eth0")
+		})
+		if got := f.Found("eth0"); got.Source.Zone() != "eth0" || !got.Source.IsLinkLocalUnicast() || got.Looking ||
+			got.Problem != "" {
 			t.Errorf("%+v", got)
 		}
-		nstest.Until(t, patience, "the other link is missed", func() bool { return f.Found("eth7") == Router{Problem: "this node has no link eth7"} })
+		nstest.Until(t, patience, "the other link is missed", func() bool {
+			return f.Found("eth7") == Router{Problem: "this node has no link eth7"}
+		})
 		nstest.Until(t, patience, "this node advertises itself", func() bool { return a.adverts.Load() >= 2 })
 
 		b := startNeighbour(t, other, "b", "fe80::b")
@@ -143,11 +149,15 @@ func TestFinder(t *testing.T) {
 
 		asked := a.asks.Load()
 		ns.SetDown("a")
-		nstest.Until(t, patience, "the link is down", func() bool { return strings.HasSuffix(f.Found("eth0").Problem, "is down") })
+		nstest.Until(t, patience, "the link is down", func() bool {
+			return strings.HasSuffix(f.Found("eth0").Problem, "is down")
+		})
 		a.answers.Store(false)
 		b.answers.Store(true)
 		ns.SetUp("a")
-		nstest.Until(t, patience, "the router behind the cable is another one", func() bool { return f.Found("eth0").Address == routerB.WithZone("eth0") })
+		nstest.Until(t, patience, "the router behind the cable is another one", func() bool {
+			return f.Found("eth0").Address == routerB.WithZone("eth0")
+		})
 		// The bridge may have opened its port after the first.
 		if a.asks.Load() < asked+maxSolicitations-1 {
 			t.Errorf("the first router was asked %d times", a.asks.Load()-asked)
@@ -161,12 +171,16 @@ func TestFinderLink(t *testing.T) {
 		self, ns := nstest.Self(t), nstest.New(t)
 		changes := make(chan struct{}, 100)
 		f := startFinder(t, func() { changes <- struct{}{} })
-		nstest.Until(t, patience, "there is no link", func() bool { return f.Found("eth0").Problem == "this node has no link eth0" })
+		nstest.Until(t, patience, "there is no link", func() bool {
+			return f.Found("eth0").Problem == "this node has no link eth0"
+		})
 		nstest.Veth(t, self, "eth0", ns, "eth0")
 		ns.AddAddress("eth0", "fe80::a/64")
 		a := startNeighbour(t, ns, "eth0", "fe80::a")
 		a.answers.Store(true)
-		nstest.Until(t, patience, "the router is found", func() bool { return f.Found("eth0").Address == routerA.WithZone("eth0") })
+		nstest.Until(t, patience, "the router is found", func() bool {
+			return f.Found("eth0").Address == routerA.WithZone("eth0")
+		})
 
 		nstest.Until(t, patience, "this node advertises itself", func() bool { return a.adverts.Load() > 0 })
 		before, began := a.adverts.Load(), time.Now()
@@ -183,7 +197,9 @@ func TestFinderLink(t *testing.T) {
 			must(t, self.Netlink().AddrDel(l, &own))
 		}
 		nstest.Until(t, patience, "there is no address", func() bool {
-			return f.Found("eth0") == Router{Problem: "link eth0 has no IPv6 link-local address: it is down, or IPv6 is off there"}
+			return f.Found(
+				"eth0",
+			) == Router{Problem: "link eth0 has no IPv6 link-local address: it is down, or IPv6 is off there"}
 		})
 		a.other.Store(netip.MustParseAddr("fe80::99"))
 		self.AddAddress("eth0", "fe80::99/64")
@@ -192,7 +208,9 @@ func TestFinderLink(t *testing.T) {
 		})
 
 		self.Delete("eth0")
-		nstest.Until(t, patience, "the link is gone", func() bool { return f.Found("eth0") == Router{Problem: "this node has no link eth0"} })
+		nstest.Until(t, patience, "the link is gone", func() bool {
+			return f.Found("eth0") == Router{Problem: "this node has no link eth0"}
+		})
 		if len(changes) == 0 {
 			t.Error("no change was reported")
 		}
@@ -209,7 +227,10 @@ func TestFinderHostile(t *testing.T) {
 		f := startFinder(t, func() {})
 		far, near := startNeighbour(t, ns, "eth0", "2001:db8::1"), startNeighbour(t, ns, "eth0", "fe80::a")
 		rejected := func() int { return f.count("rejected") }
-		nstest.Until(t, patience, "an advertisement from a global address is refused", func() bool { far.advertise(); return rejected() > 0 })
+		nstest.Until(t, patience, "an advertisement from a global address is refused", func() bool {
+			far.advertise()
+			return rejected() > 0
+		})
 		before := rejected()
 		crossed := &ipv6.ControlMessage{HopLimit: 64, IfIndex: ns.Link("eth0").Attrs().Index}
 		nstest.Until(t, patience, "one with another hop limit too", func() bool {
@@ -223,7 +244,10 @@ func TestFinderHostile(t *testing.T) {
 		for range 5000 {
 			far.advertise()
 		}
-		nstest.Until(t, patience, "the true one is heard in the end", func() bool { near.advertise(); return f.Found("eth0").Address == routerA.WithZone("eth0") })
+		nstest.Until(t, patience, "the true one is heard in the end", func() bool {
+			near.advertise()
+			return f.Found("eth0").Address == routerA.WithZone("eth0")
+		})
 		windows := uint64(time.Since(began)/time.Second) + 2
 		if read := rejected() - before; read > int(windows*maxReads) {
 			t.Errorf("%d packets were read in %v", read, time.Since(began))
@@ -241,7 +265,9 @@ func TestFinderFlood(t *testing.T) {
 		f := startFinder(t, func() { changes.Add(1) })
 		a := startNeighbour(t, ns, "eth0", "fe80::a")
 		a.answers.Store(true)
-		nstest.Until(t, patience, "the router is found", func() bool { return f.Found("eth0").Address == routerA.WithZone("eth0") })
+		nstest.Until(t, patience, "the router is found", func() bool {
+			return f.Found("eth0").Address == routerA.WithZone("eth0")
+		})
 		var invented []*neighbour
 		for i := range 16 {
 			address := fmt.Sprintf("fe80::%x", 0x100+i)

@@ -47,7 +47,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What is taken for an advertisement has whole options, and the library agrees about all but options that it knows better.
+// What is taken for an advertisement has whole options, and the library agrees about all but options that it knows
+// better.
 func FuzzParse(f *testing.F) {
 	f.Add(message(f, &ndp.RouterAdvertisement{}))
 	f.Add(message(f, &ndp.RouterSolicitation{}))

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-var routerA, routerB, routerC = netip.MustParseAddr("fe80::a"), netip.MustParseAddr("fe80::b"), netip.MustParseAddr("fe80::c")
+var routerA, routerB, routerC = netip.MustParseAddr("fe80::a"), netip.MustParseAddr("fe80::b"),
+	netip.MustParseAddr("fe80::c")
 
 // play runs a link for a time, in steps of a second. A router is heard in a second in which speaks says so.
 func play(r *routers, from, to int, speaks func(second int, router netip.Addr, asked bool) bool) (log []string) {
@@ -46,10 +47,16 @@ func TestRouters(t *testing.T) {
 		want   string
 	}{
 		{"no router: three questions, and no more", func(int, netip.Addr, bool) bool { return false }, "0 ask, 4 ask, 8 ask"},
-		{"a router that answers", func(s int, a netip.Addr, asked bool) bool { return a == routerB && asked }, "0 ask, 0 fe80::b"},
-		{"a router that is silent from then on stays: there is no other", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s == 2 },
+		{"a router that answers", func(s int, a netip.Addr, asked bool) bool {
+			return a == routerB && asked
+		}, "0 ask, 0 fe80::b"},
+		{"a router that is silent from then on stays: there is no other", func(s int, a netip.Addr, _ bool) bool {
+			return a == routerB && s == 2
+		},
 			"0 ask, 2 fe80::b"},
-		{"a router that speaks late", func(s int, a netip.Addr, _ bool) bool { return a == routerB && s > 30 && every(10)(s) }, "0 ask, 4 ask, 8 ask, 40 fe80::b"},
+		{"a router that speaks late", func(s int, a netip.Addr, _ bool) bool {
+			return a == routerB && s > 30 && every(10)(s)
+		}, "0 ask, 4 ask, 8 ask, 40 fe80::b"},
 		{"two that live take no turns", func(s int, a netip.Addr, asked bool) bool {
 			return a == routerA && every(10)(s+3) || a == routerB && every(10)(s)
 		}, "0 ask, 0 fe80::b"},
@@ -72,19 +79,23 @@ func TestRouters(t *testing.T) {
 	}
 }
 
-// After the link was down the present router is asked for. It stays if it answers, and otherwise the router that does is taken.
+// After the link was down the present router is asked for. It stays if it answers, and otherwise the router that does
+// is taken.
 func TestRoutersAfterLinkUp(t *testing.T) {
 	for want, heard := range map[string]netip.Addr{"100 ask": routerA, "100 ask, 104 ask, 108 ask, 112 fe80::b": routerB} {
 		r := &routers{next: time.Unix(0, 0)}
 		play(r, 0, 2, func(_ int, a netip.Addr, asked bool) bool { return a == routerA && asked })
 		r.ask(time.Unix(100, 0))
-		if got := strings.Join(play(r, 100, 120, func(_ int, a netip.Addr, asked bool) bool { return a == heard && asked }), ", "); got != want {
+		if got := strings.Join(play(r, 100, 120, func(_ int, a netip.Addr, asked bool) bool {
+			return a == heard && asked
+		}), ", "); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }
 
-// A router at the other end of a cable that is plugged in again may have forgotten this node, which advertises itself at once.
+// A router at the other end of a cable that is plugged in again may have forgotten this node, which advertises itself
+// at once.
 func TestPortUp(t *testing.T) {
 	start := time.Unix(100, 0)
 	p := &port{advertiseAt: start.Add(maxInterval), up: true}

@@ -107,7 +107,8 @@ func Write(file string, img Image) (err error) {
 
 // platforms returns the images of all platforms, as entries of an index and of Docker's.
 func (i Image) platforms() (out []mutate.IndexAddendum, docker []dockerImage, err error) {
-	for _, p := range slices.SortedFunc(slices.Values(i.Platforms), func(a, b Platform) int { return cmp.Compare(a.Architecture, b.Architecture) }) {
+	byArchitecture := func(a, b Platform) int { return cmp.Compare(a.Architecture, b.Architecture) }
+	for _, p := range slices.SortedFunc(slices.Values(i.Platforms), byArchitecture) {
 		image, err := i.on(p)
 		if err != nil {
 			return nil, nil, err

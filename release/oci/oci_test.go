@@ -29,7 +29,9 @@ func testImage(t *testing.T, architectures ...string) Image {
 		for file, mode := range map[string]os.FileMode{source: 0o700, text: 0o600} {
 			must(t, os.WriteFile(file, []byte("for "+a), mode))
 		}
-		img.Platforms = append(img.Platforms, Platform{Architecture: a, Files: map[string]string{"/usr/bin/program": source, "/a": text}})
+		img.Platforms = append(img.Platforms, Platform{
+			Architecture: a, Files: map[string]string{"/usr/bin/program": source, "/a": text},
+		})
 	}
 	return img
 }
@@ -80,7 +82,9 @@ func open(t *testing.T, file string) (layout.Path, v1.Descriptor) {
 	if len(manifest.Manifests) != 1 {
 		t.Fatalf("index %+v", manifest)
 	}
-	names := map[string]string{"io.containerd.image.name": "docker.io/lab/test:v1", "org.opencontainers.image.ref.name": "v1"}
+	names := map[string]string{
+		"io.containerd.image.name": "docker.io/lab/test:v1", "org.opencontainers.image.ref.name": "v1",
+	}
 	if diff := cmp.Diff(names, manifest.Manifests[0].Annotations); diff != "" {
 		t.Errorf("names -want +got\n%s", diff)
 	}
@@ -134,7 +138,8 @@ func TestWriteSeveral(t *testing.T) {
 	checkDocker(t, path, "docker.io/lab/test:v1-amd64", "docker.io/lab/test:v1-arm64")
 }
 
-// TestWriteVariant: an image for arm says in the index and in itself that it needs ARMv7, and another one has no variant.
+// TestWriteVariant: an image for arm says in the index and in itself that it needs ARMv7, and another one has no
+// variant.
 func TestWriteVariant(t *testing.T) {
 	path, top := open(t, pack(t, testImage(t, "arm", "s390x")))
 	index, err := path.ImageIndex()
@@ -160,7 +165,8 @@ func checkImage(t *testing.T, image v1.Image, architecture string) {
 	config, err := image.ConfigFile()
 	must(t, err)
 	if config.OS != "linux" || config.Architecture != architecture || config.Config.User != "65532" ||
-		config.Config.Labels["a"] != "b" || config.Config.Entrypoint[0] != "/usr/bin/program" || config.Created.Unix() != 1_700_000_000 {
+		config.Config.Labels["a"] != "b" || config.Config.Entrypoint[0] != "/usr/bin/program" ||
+		config.Created.Unix() != 1_700_000_000 {
 		t.Errorf("configuration %+v", config)
 	}
 	layers, err := image.Layers()

@@ -24,7 +24,8 @@ func TestDial(t *testing.T) {
 	defer listener.Close()
 	p := lb.Peer{
 		Name: "r", Address: netip.MustParseAddr("127.0.0.9"), Port: uint16(listener.Addr().(*net.TCPAddr).Port),
-		RouterID: netip.MustParseAddr("192.0.2.1"), LocalASN: 65000, PeerASN: 65001, HoldTime: 90 * time.Second, ConnectTime: time.Second,
+		RouterID: netip.MustParseAddr("192.0.2.1"), LocalASN: 65000, PeerASN: 65001, HoldTime: 90 * time.Second,
+		ConnectTime: time.Second,
 	}
 	begin, times, notifications := time.Now(), []time.Duration{}, uint64(0)
 	e, err := start(p)

@@ -49,7 +49,10 @@ func TestOnLinkOf(t *testing.T) {
 			{"a permanent one", func() { node.AddAddress("eth0", "2001:db8:1::b/64") }, "192.0.2.1", lb.IPv6, "2001:db8:1::b"},
 			{"another brief one", brief("2001:db8:1::c/64"), "192.0.2.1", lb.IPv6, "2001:db8:1::b"},
 			{"the other way round", func() {}, "2001:db8:1::b", lb.IPv4, "192.0.2.1"},
-			{"a link-local address on two links", func() { node.AddAddress("eth0", "fe80::1/64"); node.AddAddress("eth1", "fe80::1/64") },
+			{"a link-local address on two links", func() {
+				node.AddAddress("eth0", "fe80::1/64")
+				node.AddAddress("eth1", "fe80::1/64")
+			},
 				"fe80::1%eth0", lb.IPv4, "192.0.2.1"},
 			{"the other link", func() {}, "fe80::1%eth1", lb.IPv4, "198.51.100.1"},
 			{"an address of no link", func() {}, "203.0.113.1", lb.IPv6, "invalid IP"},
@@ -118,7 +121,9 @@ func TestNegotiated(t *testing.T) {
 		return &api.Capability{Cap: &api.Capability_MultiProtocol{MultiProtocol: &api.MultiProtocolCapability{Family: f}}}
 	}
 	restart := func(seconds uint32) *api.Capability {
-		return &api.Capability{Cap: &api.Capability_GracefulRestart{GracefulRestart: &api.GracefulRestartCapability{Time: seconds}}}
+		return &api.Capability{
+			Cap: &api.Capability_GracefulRestart{GracefulRestart: &api.GracefulRestartCapability{Time: seconds}},
+		}
 	}
 	nextHop := func(of, by *api.Family) *api.Capability {
 		return &api.Capability{Cap: &api.Capability_ExtendedNexthop{ExtendedNexthop: &api.ExtendedNexthopCapability{
@@ -133,12 +138,17 @@ func TestNegotiated(t *testing.T) {
 		local, remote []*api.Capability
 		want          []string
 	}{
-		{"all, whatever the order and however often", all, slices.Concat([]*api.Capability{restart(120), unknown, nextHop(ipv4, ipv6), refresh, refresh}, all[:3]),
-			[]string{"IPv4 unicast", "IPv6 unicast", "4-byte AS", "route refresh", "extended next hop", "graceful restart (20 s)"}},
+		{"all, whatever the order and however often", all,
+			slices.Concat([]*api.Capability{restart(120), unknown, nextHop(ipv4, ipv6), refresh, refresh}, all[:3]),
+			[]string{
+				"IPv4 unicast", "IPv6 unicast", "4-byte AS", "route refresh", "extended next hop", "graceful restart (20 s)",
+			}},
 		{"an old router", all, nil, []string{"IPv4 unicast"}},
 		{"another family", all, []*api.Capability{carries(ipv6)}, []string{"IPv6 unicast"}},
-		{"another kind of routes", all, []*api.Capability{carries(family(api.Family_AFI_IP, api.Family_SAFI_MULTICAST))}, nil},
-		{"other next hops", all, []*api.Capability{carries(ipv4), nextHop(ipv6, ipv6), nextHop(ipv4, ipv4)}, []string{"IPv4 unicast"}},
+		{"another kind of routes", all, []*api.Capability{carries(family(api.Family_AFI_IP, api.Family_SAFI_MULTICAST))},
+			nil},
+		{"other next hops", all, []*api.Capability{carries(ipv4), nextHop(ipv6, ipv6), nextHop(ipv4, ipv4)},
+			[]string{"IPv4 unicast"}},
 		{"graceful restart is off", all[:3], all, []string{"IPv4 unicast", "IPv6 unicast", "4-byte AS"}},
 		{"an empty capability", all, []*api.Capability{{}, carries(nil), nextHop(nil, nil)}, nil},
 	} {

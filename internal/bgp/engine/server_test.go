@@ -22,13 +22,15 @@ import (
 )
 
 // first and second are routes of IPv4, six is one of IPv6.
-var first, second, six = netip.MustParsePrefix("198.51.100.1/32"), netip.MustParsePrefix("198.51.100.2/32"), netip.MustParsePrefix("2001:db8:ffff::1/128")
+var first, second, six = netip.MustParsePrefix("198.51.100.1/32"), netip.MustParsePrefix("198.51.100.2/32"),
+	netip.MustParsePrefix("2001:db8:ffff::1/128")
 
 // testEngine is an engine whose router never answers, with some routes.
 func testEngine(t *testing.T, router string, dualStack bool, routes ...netip.Prefix) *engine {
 	t.Helper()
 	p := lb.Peer{
-		Name: "r", Address: netip.MustParseAddr(router), Port: 1, RouterID: netip.MustParseAddr("192.0.2.1"), LocalASN: 65000, PeerASN: 65001,
+		Name: "r", Address: netip.MustParseAddr(router), Port: 1, RouterID: netip.MustParseAddr("192.0.2.1"), LocalASN: 65000,
+		PeerASN:  65001,
 		HoldTime: 90 * time.Second, ConnectTime: time.Second, DualStack: dualStack, GracefulRestart: dualStack,
 	}
 	e, err := start(p)
@@ -59,7 +61,8 @@ func (e *engine) has(t *testing.T, what string, prefixes []netip.Prefix) {
 	t.Helper()
 	have := map[netip.Prefix]bool{}
 	for _, family := range []gobgp.Family{gobgp.RF_IPv4_UC, gobgp.RF_IPv6_UC} {
-		must(t, e.gobgp.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family}, func(nlri gobgp.NLRI, paths []*apiutil.Path) {
+		must(t, e.gobgp.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL,
+			Family: family}, func(nlri gobgp.NLRI, paths []*apiutil.Path) {
 			have[nlri.(*gobgp.IPAddrPrefix).Prefix] = len(paths) > 0
 		}))
 	}
@@ -96,7 +99,8 @@ func TestConfirm(t *testing.T) {
 	defer listener.Close()
 	p := lb.Peer{
 		Name: "r", Address: netip.MustParseAddr("127.0.0.9"), Port: uint16(listener.Addr().(*net.TCPAddr).Port),
-		RouterID: netip.MustParseAddr("192.0.2.1"), LocalASN: 65000, PeerASN: 65001, HoldTime: 90 * time.Second, ConnectTime: time.Second,
+		RouterID: netip.MustParseAddr("192.0.2.1"), LocalASN: 65000, PeerASN: 65001, HoldTime: 90 * time.Second,
+		ConnectTime: time.Second,
 	}
 	e, err := start(p)
 	must(t, err)
@@ -124,10 +128,14 @@ func TestConfirm(t *testing.T) {
 	}
 	asn := gobgp.NewOptionParameterCapability([]gobgp.ParameterCapabilityInterface{gobgp.NewCapFourOctetASNumber(65001)})
 	send(gobgp.NewBGPOpenMessage(65001, 90, netip.MustParseAddr("192.0.2.250"), []gobgp.OptionParameterInterface{asn}))
-	nstest.Until(t, 10*time.Second, "the router's OPEN has come", func() bool { return obey(lb.Order{}).Session.State == "openconfirm" })
+	nstest.Until(t, 10*time.Second, "the router's OPEN has come", func() bool {
+		return obey(lb.Order{}).Session.State == "openconfirm"
+	})
 	obey(lb.Order{Put: []lb.Route{{Prefix: second}}, Remove: []netip.Prefix{first}})
 	send(gobgp.NewBGPKeepAliveMessage(), nil)
-	nstest.Until(t, 10*time.Second, "the session is up", func() bool { return obey(lb.Order{}).Session.State == lb.Established })
+	nstest.Until(t, 10*time.Second, "the session is up", func() bool {
+		return obey(lb.Order{}).Session.State == lb.Established
+	})
 
 	third := netip.MustParsePrefix("198.51.100.3/32")
 	sent := map[netip.Prefix]string{}
@@ -192,14 +200,17 @@ func TestMustRestart(t *testing.T) {
 		{"sent too much", idle, tripped, ago(time.Minute), false},
 		{"sent too much long ago", idle, tripped, ago(prefixLimitRest + time.Second), true},
 	} {
-		if got := mustRestart(&api.Peer{State: &api.PeerState{SessionState: tt.state, AdminState: tt.admin}}, tt.lost); got != tt.want {
+		if got := mustRestart(&api.Peer{State: &api.PeerState{SessionState: tt.state, AdminState: tt.admin}},
+			tt.lost); got != tt.want {
 			t.Errorf("%s: spent = %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }
 
 func TestSeconds(t *testing.T) {
-	for d, want := range map[time.Duration]uint64{9 * time.Second: 9, 1500 * time.Millisecond: 2, time.Millisecond: 1, 0: 0} {
+	for d, want := range map[time.Duration]uint64{
+		9 * time.Second: 9, 1500 * time.Millisecond: 2, time.Millisecond: 1, 0: 0,
+	} {
 		if got := seconds(d); got != want {
 			t.Errorf("%v is %d seconds, want %d: parts count as whole", d, got, want)
 		}
@@ -227,7 +238,8 @@ func TestConfine(t *testing.T) {
 	out, err := exec.Command(os.Args[0], greedyArgument).CombinedOutput()
 	text := string(out)
 	// The race detector takes memory in a way of its own.
-	if err == nil || !strings.Contains(text, "out of memory") && !strings.Contains(text, "ThreadSanitizer failed to allocate") {
+	if err == nil ||
+		!strings.Contains(text, "out of memory") && !strings.Contains(text, "ThreadSanitizer failed to allocate") {
 		t.Errorf("%v:\n%s", err, text)
 	}
 }
