@@ -146,8 +146,8 @@ func (e *env) isProxied(t *testing.T, name string, status metav1.ConditionStatus
 			return fmt.Errorf("it is %s %s: %s", got.Status, got.Reason, got.Message)
 		}
 		for _, in := range s.Status.LoadBalancer.Ingress {
-			if proxy := in.IPMode != nil &&
-				*in.IPMode == corev1.LoadBalancerIPModeProxy; proxy != (status == metav1.ConditionTrue) {
+			isProxy := in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy
+			if isProxy != (status == metav1.ConditionTrue) {
 				return fmt.Errorf("the ipMode of %s is %v", in.IP, in.IPMode)
 			}
 		}
@@ -281,8 +281,8 @@ func proxyManifests(t *testing.T, e *env) {
 					e.told(t, place{host: host}, a)
 				}
 			}
-			if c, err := e.ServiceCondition(t.Context(), e.app.Namespace, name,
-				v1beta1.ConditionAnnotationsHonoured); err == nil && c.Status == metav1.ConditionFalse {
+			c, err := e.ServiceCondition(t.Context(), e.app.Namespace, name, v1beta1.ConditionAnnotationsHonoured)
+			if err == nil && c.Status == metav1.ConditionFalse {
 				t.Errorf("an annotation is not honoured: %s", c.Message)
 			}
 		})

@@ -315,8 +315,8 @@ func TestMigrateOpenStack(t *testing.T) {
 	},
 		"migrate", "openstack", "--cloud-conf", conf, cluster)
 	for _, args := range [][]string{{}, {"--cloud-conf", "testdata/none"}, {"--cloud-conf", "migrate_test.go"}} {
-		if status, _, report := invoke(t,
-			append([]string{"migrate", "openstack", cluster}, args...)...); status != statusError || report == "" {
+		status, _, report := invoke(t, append([]string{"migrate", "openstack", cluster}, args...)...)
+		if status != statusError || report == "" {
 			t.Errorf("%v: %d %s", args, status, report)
 		}
 	}

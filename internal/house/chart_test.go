@@ -107,7 +107,8 @@ func decode(t *testing.T, text string) map[string]any {
 		if err := yaml.UnmarshalStrict([]byte(part), o); err != nil {
 			t.Fatalf("%s %s: %v", m.Kind, m.Name, err)
 		}
-		if clustered := strings.HasPrefix(m.Kind, "Cluster") || strings.HasPrefix(m.Kind, "Validating"); clustered != (m.Namespace == "") {
+		isClustered := strings.HasPrefix(m.Kind, "Cluster") || strings.HasPrefix(m.Kind, "Validating")
+		if isClustered != (m.Namespace == "") {
 			t.Errorf("%s %s has namespace %q", m.Kind, m.Name, m.Namespace)
 		}
 		if m.Namespace != "" && m.Namespace != "holdfast-system" {

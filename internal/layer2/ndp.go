@@ -86,8 +86,8 @@ func parseND(frame []byte, own lb.MAC) (message, frameResult) {
 	return m, m.solicited(destination, icmp[discoveryLen:])
 }
 
-// discoveryMessage returns the Neighbor Solicitation or Advertisement in an IPv6 packet. The result of a valid message is
-// answered.
+// discoveryMessage returns the Neighbor Solicitation or Advertisement in an IPv6 packet. The result of a valid message
+// is answered.
 func discoveryMessage(packet []byte) ([]byte, frameResult) {
 	if len(packet) < ipv6.HeaderLen {
 		return nil, badLength

@@ -41,8 +41,8 @@ func TestState(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		group := func(index int) groupMembership { return groupMembership{index, addr("ff02::1:ff00:100")} }
-		if diff := cmp.Diff(map[string]bool{group(2).String(): true, group(3).String(): true},
-			joined(p.Responder)); diff != "" {
+		wantGroups := map[string]bool{group(2).String(): true, group(3).String(): true}
+		if diff := cmp.Diff(wantGroups, joined(p.Responder)); diff != "" {
 			t.Errorf("groups (-want +got):\n%s", diff)
 		}
 	}, eth1, pods, lb.Interface{Index: 5, Name: "eth5"})

@@ -245,8 +245,8 @@ func TestGateways(t *testing.T) {
 				LinkIndex: eth0, IP: addr.AsSlice(), HardwareAddr: mac.HardwareAddr(), State: netlink.NUD_STALE,
 			}))
 		}
-		if diff := cmp.Diff([]lb.Neighbour{{Address: v4, MAC: mac}, {Address: v6, MAC: mac}}, Gateways(eth0),
-			same); diff != "" {
+		want := []lb.Neighbour{{Address: v4, MAC: mac}, {Address: v6, MAC: mac}}
+		if diff := cmp.Diff(want, Gateways(eth0), same); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		if got := Gateways(eth1); got != nil {

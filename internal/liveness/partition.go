@@ -25,9 +25,9 @@ type Vote struct {
 // voteLifetime is how long a vote counts. The voter repeats it more often.
 const voteLifetime = 5 * time.Second
 
-// votesByNode are the votes of nodes that are not heard, by voter. They are pure: times are arguments. Without them both
-// sides of a partition would announce for as long as it lasts, even if each can read that the other runs. A node whose
-// port alone is blocked would take the addresses of all other nodes.
+// votesByNode are the votes of nodes that are not heard, by voter. They are pure: times are arguments. Without them
+// both sides of a partition would announce for as long as it lasts, even if each can read that the other runs. A node
+// whose port alone is blocked would take the addresses of all other nodes.
 type votesByNode map[string]datedVote
 
 // datedVote is the last vote of a node.

@@ -110,8 +110,8 @@ func TestBlocked(t *testing.T) {
 				if elapsed >= 200*time.Millisecond && (elapsed-phase)%read == 0 {
 					w.add(at, "a", vote)
 				}
-				if got := w.partition(at,
-					side{self: "d", alive: nodes("d"), missed: []string{"a", "b", "c"}}); len(got.YieldsTo) == 3 {
+				alone := side{self: "d", alive: nodes("d"), missed: []string{"a", "b", "c"}}
+				if got := w.partition(at, alone); len(got.YieldsTo) == 3 {
 					yields = elapsed
 				}
 				if lost, known := here["a"].isLost(at); len(here) > 0 && (!lost || known) {

@@ -150,8 +150,8 @@ func TestDecide(t *testing.T) {
 			if tt.input.at.IsZero() {
 				tt.input.at = at(0.4)
 			}
-			if diff := cmp.Diff(tt.want, decide(tt.input), cmp.AllowUnexported(decision{}),
-				cmpopts.IgnoreFields(decision{}, "votes")); diff != "" {
+			withoutVotes := cmpopts.IgnoreFields(decision{}, "votes")
+			if diff := cmp.Diff(tt.want, decide(tt.input), cmp.AllowUnexported(decision{}), withoutVotes); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
@@ -316,8 +316,8 @@ func TestTrackerFirstLook(t *testing.T) {
 	read(&tr, at(10), "a", at(5))
 	read(&tr, at(10), "b", at(3605))
 	read(&tr, at(10), "d", at(5))
-	if diff := cmp.Diff(map[string]time.Time{"a": at(9).Add(-lastWriteMargin), "b": {}, "d": at(5).Add(-lastWriteMargin)},
-		tr.lastSeen()); diff != "" {
+	want := map[string]time.Time{"a": at(9).Add(-lastWriteMargin), "b": {}, "d": at(5).Add(-lastWriteMargin)}
+	if diff := cmp.Diff(want, tr.lastSeen()); diff != "" {
 		t.Errorf("life: -want +got\n%s", diff)
 	}
 	tr.leasesDue(at(10), []string{"d", "e"}) // the Lease of e cannot be read

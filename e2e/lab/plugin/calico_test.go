@@ -70,8 +70,9 @@ func TestCalicoWorkloads(t *testing.T) {
 	if err != nil || len(images) != 1 || images[0].Name != "docker.io/"+calicoImage {
 		t.Fatalf("%v, %v", images, err)
 	}
-	if uses, own := strings.Count(string(text), "image: "),
-		strings.Count(string(text), "image: "+calicoImage+"\n"); uses != own {
+	uses := strings.Count(string(text), "image: ")
+	own := strings.Count(string(text), "image: "+calicoImage+"\n")
+	if uses != own {
 		t.Errorf("%d of %d containers run %s", own, uses, calicoImage)
 	}
 	files := images[0].Platforms[0].Files

@@ -61,8 +61,9 @@ func TestFlannelManifests(t *testing.T) {
 			t.Fatalf("%s: %d images, %v", backend, len(images), err)
 		}
 		image := strings.TrimPrefix(images[0].Name, "docker.io/")
-		if uses, own := strings.Count(string(text), "image: "),
-			strings.Count(string(text), "image: "+image+"\n"); uses != own {
+		uses := strings.Count(string(text), "image: ")
+		own := strings.Count(string(text), "image: "+image+"\n")
+		if uses != own {
 			t.Errorf("%s: %d of %d containers run %s", backend, own, uses, image)
 		}
 		for _, program := range []string{"flanneld", "install-conf", "flannel"} {

@@ -200,8 +200,8 @@ func TestMustRestart(t *testing.T) {
 		{"sent too much", idle, tripped, ago(time.Minute), false},
 		{"sent too much long ago", idle, tripped, ago(prefixLimitRest + time.Second), true},
 	} {
-		if got := mustRestart(&api.Peer{State: &api.PeerState{SessionState: tt.state, AdminState: tt.admin}},
-			tt.lost); got != tt.want {
+		peer := &api.Peer{State: &api.PeerState{SessionState: tt.state, AdminState: tt.admin}}
+		if got := mustRestart(peer, tt.lost); got != tt.want {
 			t.Errorf("%s: spent = %v, want %v", tt.name, got, tt.want)
 		}
 	}
