@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/egress"
 	"github.com/holdfast-lb/holdfast/internal/kernel"
@@ -49,8 +50,13 @@ func egressOff(s settings) string {
 	return ""
 }
 
-// lacks returns why no pod of this node may send from an address, for each family in which none may.
-func (o *outgoing) lacks(isFiltered bool) map[lb.Family]string {
+// sliceTime is how long a node that alone does not hear the API server uses its slices. The controller may give them to
+// other nodes once they have rested for ipam.SliceRest.
+const sliceTime = 4 * time.Minute
+
+// lacks returns why no pod of this node may send from an address, for each family in which none may. isBehind reports
+// whether other nodes hear the API server and this node does not, for age.
+func (o *outgoing) lacks(isFiltered, isBehind bool, age time.Duration) map[lb.Family]string {
 	out := map[lb.Family]string{}
 	for f, feature := range map[lb.Family]kernel.Feature{lb.IPv4: kernel.EgressIPv4, lb.IPv6: kernel.EgressIPv6} {
 		switch {
@@ -58,6 +64,8 @@ func (o *outgoing) lacks(isFiltered bool) map[lb.Family]string {
 			out[f] = o.off
 		case !isFiltered:
 			out[f] = "the packet filter of the node is not in force"
+		case isBehind && age > sliceTime:
+			out[f] = "the node has not heard the API server, and its ports may belong to another node"
 		case o.kernel.Lacks(feature):
 			out[f] = "the kernel of the node lacks what it needs for " + string(f)
 		}

@@ -298,7 +298,8 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 		s.Here.Inherited = w.relays.inherited()
 	}
 	s.Here.Unfiltered, s.Here.Refused = w.filter.failed(), w.filter.refused()
-	s.Here.EgressLacks = w.outgoing.lacks(!s.Here.Unfiltered)
+	isBehind := w.owners.contact.API() == lb.APIBehind
+	s.Here.EgressLacks = w.outgoing.lacks(!s.Here.Unfiltered, isBehind, w.cluster.APIAge())
 	s.Here.Unserved = w.unserved(in)
 	return s
 }

@@ -293,3 +293,35 @@ func TestFilterOwnedByOther(t *testing.T) {
 		}
 	})
 }
+
+// TestOutgoingLacks closes outgoing connections by settings, without the filter, and on a node that alone has not heard
+// the API server for so long that its ports may be given to another node.
+func TestOutgoingLacks(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "holdfast-system")
+	for name, tt := range map[string]struct {
+		args                   string
+		isUnfiltered, isBehind bool
+		age                    time.Duration
+		want                   string
+	}{
+		"nothing":                       {"--relay=true", false, false, time.Hour, ""},
+		"away for a short time":         {"--relay=true", false, true, time.Minute, ""},
+		"away alone":                    {"--relay=true", false, true, 5 * time.Minute, "may belong to another node"},
+		"no filter in force":            {"--relay=true", true, false, 0, "not in force"},
+		"no relays":                     {"--relay=false", false, false, 0, "speaker.relay is false"},
+		"another program that delivers": {"--data-path=Other", false, false, 0, "dataPath is Other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s settings
+			must(t, s.parse([]string{"--node-name=w1", tt.args}))
+			log := slog.New(slog.DiscardHandler)
+			o := newOutgoing(log, s, kernel.New(log, nil, func() {}), noLinks, func() {})
+			got := o.lacks(!tt.isUnfiltered, tt.isBehind, tt.age)
+			for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
+				if (got[f] != "") != (tt.want != "") || !strings.Contains(got[f], tt.want) {
+					t.Errorf("%s: %q, want %q", f, got[f], tt.want)
+				}
+			}
+		})
+	}
+}

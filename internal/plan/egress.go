@@ -87,10 +87,11 @@ func (p *planner) source(s *lb.Service, f lb.Family) lb.EgressSource {
 	return out
 }
 
-// ownSlice returns the first port of the slice that pods of a namespace have on this node.
+// ownSlice returns the first port of the slice that pods of a namespace have on this node. A slice that rests may be given
+// to another node at any moment.
 func (p *planner) ownSlice(namespace string, a netip.Addr) (first uint16, exists bool) {
 	for _, s := range p.slicesOf(a) {
-		if s.Node == p.node && s.Namespace == namespace {
+		if s.Node == p.node && s.Namespace == namespace && s.Released.IsZero() {
 			return s.First, true
 		}
 	}

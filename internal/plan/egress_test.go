@@ -93,6 +93,8 @@ func TestEgress(t *testing.T) {
 			closedV4 + "node w1 has no ports of 192.0.2.10; " + closedV6 + "node w1 has no ports of 2001:db8::10; 192.0.2.10:53248 to 192.0.2.3 by eth0"},
 		"the slice of another namespace": {"v4only", func(s *lb.State) { s.Slices[2].Namespace = "strange" },
 			closedV4 + "node w1 has no ports of 192.0.2.10; " + closedV6 + "Service default/web has no IPv6 address; " + passesV4},
+		"a slice that rests": {"v4only", func(s *lb.State) { s.Slices[2].Released = start },
+			closedV4 + "node w1 has no ports of 192.0.2.10; " + closedV6 + "Service default/web has no IPv6 address; " + passesV4},
 		"a feature is missing": {"v4only", func(s *lb.State) { s.Here.EgressLacks = map[lb.Family]string{lb.IPv4: "the kernel refuses it"} },
 			closedV4 + "the kernel refuses it; " + closedV6 + "Service default/web has no IPv6 address; " + passesV4},
 	} {
