@@ -533,7 +533,7 @@ func syncOnce(t testing.TB, s *syncer) time.Duration {
 func remembersRight(t testing.TB, s *syncer) {
 	t.Helper()
 	for _, c := range s.compared {
-		if !c.unchangedUntil.IsZero() && (c.keep != nil || !c.read().update(s.options).Stands()) {
+		if !c.unchangedUntil.IsZero() && (c.keep != nil || !c.read().update(s.options).IsDone()) {
 			t.Errorf("something is to be written of %s, and it is remembered otherwise", c.assignment.Key)
 		}
 	}

@@ -34,7 +34,7 @@ func (s *syncer) releaseServices(ctx context.Context, d *syncRun) error {
 		}
 		if before[key] != h {
 			u := clearUpdate(h.Read(), s.options)
-			if !u.Stands() {
+			if !u.IsDone() {
 				updates = append(updates, u)
 				continue
 			}

@@ -39,7 +39,7 @@ func (s *syncer) differs(at time.Time, w, last *serviceWrite) bool {
 		return false
 	}
 
-	if w.keep == nil && w.read().update(s.options).Stands() {
+	if w.keep == nil && w.read().update(s.options).IsDone() {
 		w.unchangedUntil = at.Add(s.compareAge + rand.N(s.compareAge))
 		return false
 	}

@@ -89,7 +89,7 @@ func toController(s *corev1.Service) uint64 {
 // sameEndpoints ignores parts that matter to no decision, and the endpoints of a Service without an address: the
 // assignment of an address kicks anyway.
 func (k *Cluster) sameEndpoints(a, b heldSlice) bool {
-	return saysSame(a, b) || !k.serves(b) && !k.serves(a)
+	return sameExceptVersion(a, b) || !k.serves(b) && !k.serves(a)
 }
 
 // serves reports whether the endpoints belong to a Service with an address, or are the proxies.

@@ -38,7 +38,7 @@ func packService(t *testing.T, s *corev1.Service, digest func(*corev1.Service) u
 	if s == nil {
 		return nil
 	}
-	p, err := packing(digest)(s.DeepCopy())
+	p, err := packServices(digest)(s.DeepCopy())
 	must(t, err)
 	return p.(heldService)
 }
@@ -134,7 +134,7 @@ func TestSameConfig(t *testing.T) {
 	old := pool(func(*v1beta1.IPAddressPool) {})
 	for _, tt := range []struct {
 		name string
-		now  *v1beta1.IPAddressPool
+		next *v1beta1.IPAddressPool
 		same bool
 	}{
 		{"status", pool(func(p *v1beta1.IPAddressPool) { p.Status.AssignedIPv4 = 7; p.ResourceVersion = "2" }), true},
@@ -142,10 +142,10 @@ func TestSameConfig(t *testing.T) {
 		{"recreated", pool(func(p *v1beta1.IPAddressPool) { p.UID = "2" }), false},
 		{"labels", pool(func(p *v1beta1.IPAddressPool) { p.Labels = map[string]string{"a": "b"} }), false},
 		{"annotations", pool(func(p *v1beta1.IPAddressPool) { p.Annotations = map[string]string{"a": "b"} }), false},
-		{"is being deleted", pool(func(p *v1beta1.IPAddressPool) { now := metav1.Now(); p.DeletionTimestamp = &now }), false},
+		{"is being deleted", pool(func(p *v1beta1.IPAddressPool) { p.DeletionTimestamp = new(metav1.Now()) }), false},
 		{"gone", nil, false},
 	} {
-		if got := sameConfig(old, tt.now); got != tt.same {
+		if got := sameConfig(old, tt.next); got != tt.same {
 			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
 		}
 	}
@@ -276,7 +276,7 @@ func TestBurstOfDeletions(t *testing.T) {
 	}
 }
 
-// TestAPIAge: an API server that has nothing to tell is heard by its kernel's answers, and one that is unreachable is not.
+// TestAPIAge hears a quiet API server by its kernel's answers, and does not hear an unreachable API server.
 func TestAPIAge(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		clients, powerOff := hanging(t, func() {})

@@ -150,8 +150,8 @@ const (
 	// dialTime is how long an API server has to accept a connection.
 	dialTime = 2 * time.Second
 	// deadTime is how long the machine of an API server may acknowledge nothing. Behind one address there are several
-	// API servers: a connection to one that lost its power would stand for 45 s by client-go's defaults. The kernels
-	// see to it, so that an API server that is merely slow keeps its connections.
+	// API servers: a connection to a server that lost its power would last for 45 s by client-go's defaults. The kernels
+	// check this, so that a slow API server keeps its connections.
 	deadTime = 4 * time.Second
 )
 

@@ -147,7 +147,7 @@ func New(clients Clients, c Config) *Cluster {
 		k.watchAsController()
 		return k
 	}
-	watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packing(decides), k.sameHeld, c.Kick)
+	watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packServices(decides), k.sameHeld, c.Kick)
 	k.watchEndpoints(k.packSlice, k.sameEndpoints, c.Kick)
 	if c.Speaker && c.Node != "" {
 		k.watchEgressAsSpeaker()
@@ -161,7 +161,7 @@ func (c Config) isController() bool { return !c.Speaker && !c.Proxy }
 // watchAsController watches the kinds that only a controller needs, and Services as a controller needs them.
 func (k *Cluster) watchAsController() {
 	core := k.clients.kube.core
-	packService := packing(toController)
+	packService := packServices(toController)
 	watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packService, k.sameHeld, k.config.Kick)
 	watchConfig(k, &k.floatingIPs, "floatingips")
 	watchConfig(k, &k.memories, "poolmemories")

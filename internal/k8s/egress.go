@@ -31,7 +31,7 @@ type egressViews struct {
 	// wanted is closed when they start.
 	wanted chan struct{}
 	start  sync.Once
-	// namespaces are those of all Services that asked.
+	// namespaces are the namespaces of all Services that asked.
 	namespaces sync.Map
 }
 

@@ -189,8 +189,9 @@ func (p *process) serve(r *http.Request, body []byte, answers chan<- *http.Respo
 	stop := context.AfterFunc(r.Context(), func() {
 		p.world.mu.Lock()
 		defer p.world.mu.Unlock()
-		if now := time.Now(); !p.dead() && now.Before(over) {
-			over = now
+		at := time.Now()
+		if !p.dead() && at.Before(over) {
+			over = at
 		}
 	})
 	defer stop()

@@ -84,12 +84,12 @@ func TestPodWrites(t *testing.T) {
 		want []corev1.PodCondition // nil means nothing is written
 	}{
 		{"a ready pod", withdraw, conditions(yes, "", yes), nil, conditions(no, PodWithdrawn, yes)},
-		{"one that is not ready", withdraw, conditions(no, "ContainersNotReady", no), nil, nil},
+		{"not ready", withdraw, conditions(no, "ContainersNotReady", no), nil, nil},
 		{"one without conditions", withdraw, nil, nil, nil},
 		{"another one of the name", withdraw, conditions(yes, "", yes), func(p *corev1.Pod) { p.UID = "later" }, nil},
 		{"another one of the name, to be restored", restore, conditions(no, PodWithdrawn, yes), func(p *corev1.Pod) { p.UID = "later" }, nil},
 		{"one of another node", withdraw, conditions(yes, "", yes), func(p *corev1.Pod) { p.Spec.NodeName = "w2" }, nil},
-		{"one that is being deleted", withdraw, conditions(yes, "", yes), func(p *corev1.Pod) { p.DeletionTimestamp = &deleted }, nil},
+		{"being deleted", withdraw, conditions(yes, "", yes), func(p *corev1.Pod) { p.DeletionTimestamp = &deleted }, nil},
 		{"ours is taken back", restore, conditions(no, PodWithdrawn, yes), nil, conditions(yes, "", yes)},
 		{"the kubelet has spoken", restore, conditions(no, "ContainersNotReady", no), nil, nil},
 		{"its containers died meanwhile", restore, conditions(no, PodWithdrawn, no), nil, nil},

@@ -90,7 +90,7 @@ func TestLeaderAPIServerAway(t *testing.T) {
 	})
 }
 
-// TestLeaderSlowServer: somebody leads on an API server that takes 0.8 s for everything, also the next one after a death.
+// TestLeaderSlowServer: a replica leads on an API server that takes 0.8 s for everything, and the next one after a death.
 func TestLeaderSlowServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -145,8 +145,8 @@ func TestMayTake(t *testing.T) {
 		start := time.Now()
 		o := leaseObservation{tt.record, start}
 		for _, set := range []time.Duration{0, time.Hour, -time.Hour} {
-			now := nstest.SetClock(start.Add(tt.after), set)
-			if !o.mayAcquire(now, "self", tt.missed) || tt.after > 0 && o.mayAcquire(now.Add(-time.Millisecond), "self", tt.missed) {
+			at := nstest.SetClock(start.Add(tt.after), set)
+			if !o.mayAcquire(at, "self", tt.missed) || tt.after > 0 && o.mayAcquire(at.Add(-time.Millisecond), "self", tt.missed) {
 				t.Errorf("%+v, missed %t, clock set by %v: not after exactly %v", tt.record, tt.missed, set, tt.after)
 			}
 		}

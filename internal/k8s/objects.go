@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// PoolConditions returns the conditions of a pool as they are to be: with these, and without those of the types to
+// PoolConditions returns the desired conditions of a pool: its present ones, changed by want, and without the types in
 // remove.
 func PoolConditions(p *v1beta1.IPAddressPool, want []metav1.Condition, remove ...string) []metav1.Condition {
 	have := slices.DeleteFunc(
@@ -54,9 +54,9 @@ func (k *Cluster) SetPoolFinalizer(
 	return k.pools.patch(ctx, p, "", map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
 }
 
-// UpdateMemory writes what a pool remembers, if it differs from its memory as it was read; nil is none. The write
-// fails if that changed since: records that others added must not be lost. It takes the memory of an earlier pool of
-// the same name over, and overwrites what that remembered.
+// UpdateMemory writes the PoolMemory of a pool, if it differs from have; nil is none. The write fails if the PoolMemory
+// changed since it was read: records that others added must not be lost. The memory of an earlier pool of the same name
+// is taken over and overwritten.
 func (k *Cluster) UpdateMemory(
 	ctx context.Context,
 	p *v1beta1.IPAddressPool,
@@ -112,7 +112,7 @@ func (k *Cluster) UpdateFloatingIP(
 	return wrote, err
 }
 
-// recordFloatingIP returns the FloatingIP as it is then, also after an error.
+// recordFloatingIP writes the record and the finalizer. It returns the FloatingIP as it is then, even after an error.
 func (k *Cluster) recordFloatingIP(
 	ctx context.Context,
 	f *v1beta1.FloatingIP,
@@ -123,9 +123,11 @@ func (k *Cluster) recordFloatingIP(
 	if finalizers, changed := withFinalizer(f, inUse); changed {
 		metadata["finalizers"] = finalizers
 	}
-	if have, stands := f.Annotations[v1beta1.AnnotationAssigned]; record == "" && stands {
+	have, exists := f.Annotations[v1beta1.AnnotationAssigned]
+	switch {
+	case record == "" && exists:
 		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: nil}
-	} else if record != have {
+	case record != have:
 		metadata["annotations"] = map[string]any{v1beta1.AnnotationAssigned: record}
 	}
 	if len(metadata) == 0 {
@@ -138,7 +140,8 @@ func (k *Cluster) recordFloatingIP(
 	return after, nil
 }
 
-// CreateFloatingIP creates a FloatingIP; it is no error if one of that name exists. One that is denied waits.
+// CreateFloatingIP creates a FloatingIP. It is no error if a FloatingIP of that name exists. If the API server denies
+// it, the error asks for a later attempt.
 func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
 	err := k.floatingIPs.create(ctx, f)
 	k.floatingIPs.recordUnanswered(f, config.Addresses(f.Spec.Addresses), err)
@@ -182,15 +185,18 @@ func asJSON(content any) []byte {
 	return body
 }
 
+// withNulls adds a null to after for each field of before that after lacks.
 func withNulls(before, after map[string]any) map[string]any {
 	for name, old := range before {
-		now, stands := after[name]
-		if !stands {
+		value, exists := after[name]
+		if !exists {
 			after[name] = nil
 			continue
 		}
-		from, isMap := old.(map[string]any)
-		if to, both := now.(map[string]any); isMap && both {
+
+		from, wasMap := old.(map[string]any)
+		to, isMap := value.(map[string]any)
+		if wasMap && isMap {
 			withNulls(from, to)
 		}
 	}
@@ -199,13 +205,16 @@ func withNulls(before, after map[string]any) map[string]any {
 
 // withFinalizer returns the finalizers of an object with ours added or removed, and
 // whether this is a change that the API server would accept.
-func withFinalizer(o metav1.Object, stands bool) ([]string, bool) {
+func withFinalizer(o metav1.Object, isWanted bool) ([]string, bool) {
 	have := o.GetFinalizers()
-	if stands == slices.Contains(have, v1beta1.FinalizerAddress) || stands && o.GetDeletionTimestamp() != nil {
-		return nil, false // nothing to change, or the API server would reject a new one on a deleting object
+	isUnchanged := isWanted == slices.Contains(have, v1beta1.FinalizerAddress)
+	isRejected := isWanted && o.GetDeletionTimestamp() != nil // a deleting object gets no new finalizer
+	if isUnchanged || isRejected {
+		return nil, false
 	}
+
 	out := slices.DeleteFunc(slices.Clone(have), func(f string) bool { return f == v1beta1.FinalizerAddress })
-	if stands {
+	if isWanted {
 		out = append(out, v1beta1.FinalizerAddress)
 	}
 	return out, true
@@ -250,11 +259,12 @@ func (v *View[T]) updateStatus(ctx context.Context, o T, have, want any) (bool, 
 	return err == nil, err
 }
 
-// merged returns have with the wanted conditions replacing those of the same type.
+// merged returns have, in which the wanted conditions replace conditions of the same type.
 func merged(have, want []metav1.Condition, generation int64) []metav1.Condition {
 	out := slices.Clone(have)
 	for _, c := range Changed(have, want, generation, metav1.Now()) {
-		if i := slices.IndexFunc(out, func(o metav1.Condition) bool { return o.Type == c.Type }); i >= 0 {
+		i := slices.IndexFunc(out, func(o metav1.Condition) bool { return o.Type == c.Type })
+		if i >= 0 {
 			out[i] = c
 		} else {
 			out = append(out, c)

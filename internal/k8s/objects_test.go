@@ -63,7 +63,7 @@ func writingTo(t *testing.T, kind string) (*Cluster, *[]string) {
 	return New(clients, Config{Kick: func() {}, KickStates: func() {}}), sent
 }
 
-// TestUpdatePoolConditions: conditions are removed as requested, those of others stay,
+// TestUpdatePoolConditions: conditions are removed as requested, conditions of others stay,
 // and nothing is written if nothing differs.
 func TestUpdatePoolConditions(t *testing.T) {
 	k, sent := writingTo(t, "IPAddressPool")
@@ -165,7 +165,7 @@ func TestIngress(t *testing.T) {
 			ingress{{IP: "192.0.2.1", Hostname: "a.example.org"}}, true, "a.example.org", ""},
 		{"it goes with the wish", ingress{{IP: "192.0.2.1", Hostname: "a.example.org"}}, addresses("192.0.2.1"),
 			ingress{{IP: "192.0.2.1"}}, true, "", "a.example.org"},
-		{"that of another beside our address stays", ingress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, addresses("192.0.2.1"),
+		{"the hostname of another beside our address stays", ingress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, addresses("192.0.2.1"),
 			ingress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, false, "", ""},
 		{"first address", nil, addresses("192.0.2.1"), ingress{{IP: "192.0.2.1"}}, true, "", ""},
 		{"what others wrote beside it stays", ingress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}}, addresses("192.0.2.1", "2001:db8::1"),
@@ -187,7 +187,7 @@ func TestIngress(t *testing.T) {
 
 func TestServicePatch(t *testing.T) {
 	then := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	now := metav1.NewTime(then.Add(time.Hour))
+	later := metav1.NewTime(then.Add(time.Hour))
 	service := func() *corev1.Service {
 		return &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "7", Finalizers: []string{"f/old", "f/kept"},
@@ -216,14 +216,14 @@ func TestServicePatch(t *testing.T) {
 		{"another status is a transition", ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "False", Reason: "N", Message: "n"}}},
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"False","lastTransitionTime":"2026-01-01T01:00:00Z","reason":"N",` +
 				`"message":"n"}]}}`},
-		{"finalizers: one to add, one to go, one that stands", ServiceUpdate{Finalizers: map[string]bool{"f/new": true, "f/old": false, "f/kept": true,
+		{"finalizers: one to add, one to remove, one to keep", ServiceUpdate{Finalizers: map[string]bool{"f/new": true, "f/old": false, "f/kept": true,
 			"f/gone": false}},
 			`{"metadata":{"$deleteFromPrimitiveList/finalizers":["f/old"],"finalizers":["f/new"],"resourceVersion":"7"}}`},
 		{"removal", ServiceUpdate{SetAddresses: true, RemoveConditions: []string{"A"}},
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"$patch":"delete","type":"A"}],"loadBalancer":{"ingress":[]}}}`},
 	} {
 		tt.update.Service = service()
-		got, err := json.Marshal(tt.update.patch(now))
+		got, err := json.Marshal(tt.update.patch(later))
 		must(t, err)
 		if diff := cmp.Diff(tt.want, string(got)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)

@@ -23,24 +23,23 @@ type (
 	heldSlice   = config.Held[discoveryv1.EndpointSlice]
 )
 
-// packed is an object in the API's encoding, compressed: a tenth as large as when it is decoded, and nothing for the
-// garbage collector to look at. Every speaker, controller and proxy has all Services and endpoints. They read a Service
-// only when it changed or is written; a controller reads endpoints when a node is dead.
+// packed is an object in the API's encoding, compressed. It has a tenth of the size of a decoded object, and no pointers
+// for the garbage collector. Every speaker, controller and proxy has all Services and endpoints. They read a Service
+// only when it changed or is written, and a controller reads endpoints when a node is dead.
 type packed[T any, P wire[T]] struct {
-	// ObjectMeta is nil: nothing but what is below is asked of an object that is kept so.
+	// ObjectMeta is nil. It completes the interface, and only the methods below are called.
 	*metav1.ObjectMeta
 	namespace, name, version string
 	uid                      types.UID
 	deletion                 *metav1.Time
-	// decides is a digest of what of a Service decides for this daemon.
+	// decides is a digest of the parts of a Service that decisions of this daemon depend on.
 	decides uint64
-	// asksEgress reports whether pods shall send from the addresses of a Service.
+	// asksEgress reports whether a Service asks that pods send from its addresses.
 	asksEgress bool
 	body       string
 }
 
-// usual is how a Service is mostly encoded: a few bytes stand for what an object has of it. Another text would do, but
-// takes more room.
+// usual is the dictionary for compression: a typical Service. Any other text would work, with larger results.
 var usual = s2.MakeDict(encoding(&corev1.Service{
 	ObjectMeta: metav1.ObjectMeta{
 		Labels: map[string]string{
@@ -77,6 +76,7 @@ var usual = s2.MakeDict(encoding(&corev1.Service{
 	}},
 }), nil)
 
+// encoding returns an object in the API's encoding.
 func encoding[T wire[S], S any](o T) []byte {
 	body, err := o.Marshal()
 	utilruntime.Must(err)
@@ -91,17 +91,23 @@ type wire[T any] interface {
 	Unmarshal([]byte) error
 }
 
-// pack returns an object trimmed and packed; what is not of its kind stays, as what is packed already and tombstones.
+// pack returns an object trimmed and packed. It returns anything else as it is, such as packed objects and tombstones.
 func pack[T any, P wire[T]](from any) (any, error) {
-	o, is := from.(P)
-	if !is {
+	o, ok := from.(P)
+	if !ok {
 		return from, nil
 	}
 	if _, err := trim(o); err != nil {
 		return nil, err
 	}
-	p := &packed[T, P]{namespace: o.GetNamespace(), name: o.GetName(), version: o.GetResourceVersion(), uid: o.GetUID(),
-		deletion: o.GetDeletionTimestamp()}
+
+	p := &packed[T, P]{
+		namespace: o.GetNamespace(),
+		name:      o.GetName(),
+		version:   o.GetResourceVersion(),
+		uid:       o.GetUID(),
+		deletion:  o.GetDeletionTimestamp(),
+	}
 	p.label(o, &packed[T, P]{})
 	body, err := o.Marshal()
 	p.label(o, p)
@@ -109,18 +115,19 @@ func pack[T any, P wire[T]](from any) (any, error) {
 	return p, err
 }
 
-// packing packs Services with a digest of what decides.
-func packing(decides func(*corev1.Service) uint64) cache.TransformFunc {
+// packServices returns a transform that packs Services with the digest that decides returns.
+func packServices(decides func(*corev1.Service) uint64) cache.TransformFunc {
 	return func(o any) (any, error) {
 		p, err := pack[corev1.Service](o)
-		if s, is := o.(*corev1.Service); is && err == nil {
+		s, isService := o.(*corev1.Service)
+		if isService && err == nil {
 			p.(*packedService).decides, p.(*packedService).asksEgress = decides(s), config.AsksEgress(s)
 		}
 		return p, err
 	}
 }
 
-// held packs a Service that nobody else reads.
+// held packs a Service that no other goroutine reads. It panics if the Service cannot be encoded.
 func held(s *corev1.Service) heldService {
 	p, err := pack[corev1.Service](s)
 	if err != nil {
@@ -129,7 +136,7 @@ func held(s *corev1.Service) heldService {
 	return p.(heldService)
 }
 
-// label gives an object the names of another one, which are kept apart.
+// label gives an object the names of a packed one, which are not part of its body.
 func (*packed[T, P]) label(o P, as *packed[T, P]) {
 	o.SetNamespace(as.namespace)
 	o.SetName(as.name)
@@ -137,16 +144,16 @@ func (*packed[T, P]) label(o P, as *packed[T, P]) {
 	o.SetUID(as.uid)
 }
 
-// share takes the texts that the version before has: where thousands change at once, small holes would be left
-// everywhere.
+// share takes over the texts of the version before. Otherwise thousands of changes at once would fragment the heap.
 func (p *packed[T, P]) share(have any) {
-	if before, is := have.(*packed[T, P]); is && before.uid == p.uid {
+	before, ok := have.(*packed[T, P])
+	if ok && before.uid == p.uid {
 		p.name, p.uid = before.name, before.uid
 	}
 }
 
-// Read returns the object. It has room beside it, since most are read once: a Service would be as large as what is made
-// of it and stays, and leave holes between.
+// Read returns the object. Most results are read once, so the padding puts them into another size class than the
+// compiled Service that stays: freed results leave no holes between those.
 func (p *packed[T, P]) Read() *T {
 	o := P(&new(struct {
 		object T
@@ -178,9 +185,10 @@ type (
 	packedSlice   = packed[discoveryv1.EndpointSlice, *discoveryv1.EndpointSlice]
 )
 
-// packSlice packs an EndpointSlice without the names of its pods, which are asked of proxies only.
+// packSlice packs an EndpointSlice. It drops the names of pods that are no proxies.
 func (k *Cluster) packSlice(o any) (any, error) {
-	if s, is := o.(*discoveryv1.EndpointSlice); is && config.ServiceOf(s) != k.config.Proxies {
+	s, ok := o.(*discoveryv1.EndpointSlice)
+	if ok && config.ServiceOf(s) != k.config.Proxies {
 		for i := range s.Endpoints {
 			s.Endpoints[i].TargetRef = nil
 		}
@@ -188,9 +196,10 @@ func (k *Cluster) packSlice(o any) (any, error) {
 	return pack[discoveryv1.EndpointSlice](o)
 }
 
-// packPods packs an EndpointSlice with no more than its pods.
+// packPods packs the pods of an EndpointSlice, without ports and addresses.
 func packPods(o any) (any, error) {
-	if s, is := o.(*discoveryv1.EndpointSlice); is {
+	s, ok := o.(*discoveryv1.EndpointSlice)
+	if ok {
 		s.Ports = nil
 		for i := range s.Endpoints {
 			s.Endpoints[i].Addresses = nil
@@ -199,14 +208,15 @@ func packPods(o any) (any, error) {
 	return pack[discoveryv1.EndpointSlice](o)
 }
 
-// decides returns a digest of what of a Service decides for a speaker or a proxy, 0 if it neither has an address nor
-// had one that is not released yet. Speakers write conditions themselves.
+// decides returns a digest of the parts of a Service that decisions of a speaker or a proxy depend on. It returns 0 for
+// a Service without an address whose last address is released. Most conditions are left out: speakers write them.
 func decides(s *corev1.Service) uint64 {
-	if len(s.Status.LoadBalancer.Ingress) == 0 &&
-		!meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned) {
+	isAssigned := meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned)
+	if len(s.Status.LoadBalancer.Ingress) == 0 && !isAssigned {
 		return 0
 	}
-	one := corev1.Service{
+
+	part := corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			UID:               s.UID,
 			Labels:            s.Labels,
@@ -216,26 +226,27 @@ func decides(s *corev1.Service) uint64 {
 		Spec:   s.Spec,
 		Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer},
 	}
-	if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressRecord); c != nil {
-		one.Status.Conditions = append(one.Status.Conditions, metav1.Condition{Type: c.Type, Message: c.Message})
+	record := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressRecord)
+	if record != nil {
+		part.Status.Conditions = append(part.Status.Conditions,
+			metav1.Condition{Type: record.Type, Message: record.Message})
 	}
-	if c := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionProxied); c != nil {
-		one.Status.Conditions = append(
-			one.Status.Conditions,
-			metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason},
-		)
+	proxied := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionProxied)
+	if proxied != nil {
+		part.Status.Conditions = append(part.Status.Conditions,
+			metav1.Condition{Type: proxied.Type, Status: proxied.Status, Reason: proxied.Reason})
 	}
-	return digest(&one)
+	return digest(&part)
 }
 
-// digest is never 0.
+// digest returns a hash of a Service that is never 0.
 func digest(s *corev1.Service) uint64 { return maphash.Bytes(interned.seed, encoding(s)) | 1 }
 
-// maxUnread is how many changes that decide nothing a speaker leaves for the next plan to read. The plan for the death
-// of a node must find little: to read a thousand conditions took 70 ms of the failover (three speakers on two cores).
+// maxUnread bounds the changes without an effect that a speaker leaves to the next plan. After the death of a node the
+// plan must be fast: reading a thousand conditions took 70 ms of the failover (three speakers on two cores).
 const maxUnread = 64
 
-// shownBy returns what a Service shows of addresses, nothing if there is no Service.
+// shownBy returns the addresses in the status of a Service, or none without a Service.
 func shownBy(h heldService) (none corev1.LoadBalancerStatus) {
 	if h == nil {
 		return none
@@ -243,17 +254,18 @@ func shownBy(h heldService) (none corev1.LoadBalancerStatus) {
 	return h.Read().Status.LoadBalancer
 }
 
-// sameHeld reports whether a change may wait for the next plan: the same decides, and a speaker has not left too much
-// unread. It counts the Services whose addresses change.
+// sameHeld reports whether a change may wait for the next plan: it has no effect, and a speaker has not left maxUnread
+// changes unread. It counts the Services whose addresses change.
 func (k *Cluster) sameHeld(a, b heldService) bool {
-	of := func(h heldService) (digest uint64) {
-		if h != nil {
-			digest = h.(*packedService).decides
+	digestOf := func(h heldService) uint64 {
+		if h == nil {
+			return 0
 		}
-		return digest
+		return h.(*packedService).decides
 	}
+
 	k.egress.observe(b)
-	same := of(a) == of(b)
+	same := digestOf(a) == digestOf(b)
 	if !same && a != nil && !reflect.DeepEqual(shownBy(a), shownBy(b)) {
 		k.burst.Allow()
 	}

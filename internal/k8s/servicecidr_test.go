@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 )
 
-// TestServiceCIDRs: the list follows the API server: one that does not have the kind, an upgrade that brings it, a
+// TestServiceCIDRs: the list follows the API server: without the kind, after an upgrade that brings it, a
 // change, and refusals, which change nothing and are logged once.
 func TestServiceCIDRs(t *testing.T) {
 	var answer atomic.Pointer[string]

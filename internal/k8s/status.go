@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// StandardFinalizer is what Kubernetes documents for type LoadBalancer. We set it
-// beside our own, which we rely on: another controller may clear the standard one.
+// StandardFinalizer is the finalizer that Kubernetes documents for type LoadBalancer. It is set together with Holdfast's
+// own, because another controller may remove the standard one.
 const StandardFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 // ServiceUpdate is the desired state of a Service; fields that it does not name stay as they are.
@@ -29,8 +29,8 @@ type ServiceUpdate struct {
 	Addresses    []netip.Addr
 	// Hostname is shown beside each address; FormerHostname is what we wrote there before.
 	Hostname, FormerHostname string
-	// Proxied: proxies serve the addresses. With ProxyMode, or if one of the addresses has it already, pods and nodes
-	// must go there too (ipMode Proxy); otherwise what the status says stays.
+	// Proxied reports whether proxies serve the addresses. With ProxyMode, or if an address has it already, pods and
+	// nodes must use the proxies too (ipMode Proxy). Otherwise the ipMode in the status stays.
 	Proxied, ProxyMode bool
 	// Conditions of ours, without times.
 	Conditions []metav1.Condition
@@ -40,8 +40,8 @@ type ServiceUpdate struct {
 	Annotations map[string]string
 	// Finalizers to add (true) or remove (false); others stay.
 	Finalizers map[string]bool
-	// Refusal is the type of the condition that says what the API server refuses of the update; it stands only
-	// while something is refused. "" is none.
+	// Refusal is the type of the condition that reports which part of the update the API server refuses. The condition
+	// exists only while a part is refused. "" is none.
 	Refusal string
 }
 
@@ -56,7 +56,8 @@ func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (after *co
 		return nil, nil
 	}
 	err = k.attempts.attempt(ctx, "service "+config.KeyOf(u.Service).String(), body, func() (err error) {
-		if after, err = k.patchService(ctx, u, body); apierrors.IsInvalid(err) {
+		after, err = k.patchService(ctx, u, body)
+		if apierrors.IsInvalid(err) {
 			after, err = k.writeParts(ctx, u)
 		}
 		return err
@@ -108,8 +109,8 @@ func (u ServiceUpdate) Loses() bool {
 		})
 }
 
-// Stands reports whether the Service already is as desired.
-func (u ServiceUpdate) Stands() bool { return u.patch(metav1.Time{}) == nil }
+// IsDone reports whether the Service already is as desired.
+func (u ServiceUpdate) IsDone() bool { return u.patch(metav1.Time{}) == nil }
 
 // Overtaken reports whether a write failed only because the object was changed, created or
 // deleted meanwhile.
@@ -120,9 +121,10 @@ func Overtaken(err error) bool {
 // patch returns a strategic merge patch of metadata and status, or nil if nothing
 // differs. The resource version makes the API server reject it if another client
 // wrote meanwhile, since ingress is one atomic list.
-func (u ServiceUpdate) patch(now metav1.Time) map[string]any {
+func (u ServiceUpdate) patch(at metav1.Time) map[string]any {
 	metadata, status := map[string]any{}, map[string]any{}
-	if annotations := u.annotations(); len(annotations) > 0 {
+	annotations := u.annotations()
+	if len(annotations) > 0 {
 		metadata["annotations"] = annotations
 	}
 	add, remove := u.finalizers()
@@ -132,10 +134,12 @@ func (u ServiceUpdate) patch(now metav1.Time) map[string]any {
 	if len(remove) > 0 {
 		metadata["$deleteFromPrimitiveList/finalizers"] = remove
 	}
-	if ingress, changed := u.ingress(); u.SetAddresses && changed {
+	ingress, isChanged := u.ingress()
+	if u.SetAddresses && isChanged {
 		status["loadBalancer"] = map[string]any{"ingress": ingress}
 	}
-	if conditions := u.conditions(now); len(conditions) > 0 {
+	conditions := u.conditions(at)
+	if len(conditions) > 0 {
 		status["conditions"] = conditions
 	}
 	if len(metadata) == 0 && len(status) == 0 {
@@ -152,9 +156,9 @@ func (u ServiceUpdate) patch(now metav1.Time) map[string]any {
 func (u ServiceUpdate) annotations() map[string]any {
 	out := map[string]any{}
 	for name, want := range u.Annotations {
-		have, stands := u.Service.Annotations[name]
+		have, exists := u.Service.Annotations[name]
 		switch {
-		case want == "" && stands:
+		case want == "" && exists:
 			out[name] = nil
 		case want != "" && want != have:
 			out[name] = want
@@ -163,24 +167,25 @@ func (u ServiceUpdate) annotations() map[string]any {
 	return out
 }
 
-// finalizers returns which to add and which to remove. None can be added to a
-// Service that is being deleted: the API server would reject the whole patch.
+// finalizers returns the finalizers to add and to remove. None can be added to a Service that is being deleted: the API
+// server would reject the whole patch.
 func (u ServiceUpdate) finalizers() (add, remove []string) {
 	for _, f := range slices.Sorted(maps.Keys(u.Finalizers)) {
-		stands := slices.Contains(u.Service.Finalizers, f)
+		exists := slices.Contains(u.Service.Finalizers, f)
 		switch {
-		case u.Finalizers[f] && !stands && u.Service.DeletionTimestamp == nil:
+		case u.Finalizers[f] && !exists && u.Service.DeletionTimestamp == nil:
 			add = append(add, f)
-		case !u.Finalizers[f] && stands:
+		case !u.Finalizers[f] && exists:
 			remove = append(remove, f)
 		}
 	}
 	return add, remove
 }
 
-func (u ServiceUpdate) conditions(now metav1.Time) []any {
+// conditions returns the entries of the patch for the conditions.
+func (u ServiceUpdate) conditions(at metav1.Time) []any {
 	var out []any
-	for _, c := range Changed(u.Service.Status.Conditions, u.Conditions, u.Service.Generation, now) {
+	for _, c := range Changed(u.Service.Status.Conditions, u.Conditions, u.Service.Generation, at) {
 		out = append(out, c)
 	}
 	for _, t := range slices.Concat(u.RemoveConditions, []string{u.Refusal}) {
@@ -192,12 +197,12 @@ func (u ServiceUpdate) conditions(now metav1.Time) []any {
 }
 
 // Changed returns the wanted conditions that differ from the present ones, or were decided for another generation:
-// kubectl wait takes no condition of an earlier one. With generation 0 that does not count. Changed keeps
-// lastTransitionTime while the status word is the same.
-func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) []metav1.Condition {
+// kubectl wait ignores a condition of an earlier generation. Generation 0 is the same as any other. A condition whose
+// status does not change keeps its lastTransitionTime.
+func Changed(have, want []metav1.Condition, generation int64, at metav1.Time) []metav1.Condition {
 	var out []metav1.Condition
 	for _, c := range want {
-		c.LastTransitionTime, c.ObservedGeneration = now, generation
+		c.LastTransitionTime, c.ObservedGeneration = at, generation
 		if before := meta.FindStatusCondition(have, c.Type); before != nil {
 			same := before.Status == c.Status && before.Reason == c.Reason && before.Message == c.Message
 			if same && (generation == 0 || before.ObservedGeneration == generation) {
@@ -212,9 +217,8 @@ func Changed(have, want []metav1.Condition, generation int64, now metav1.Time) [
 	return out
 }
 
-// ingress returns the desired ingress list and whether it differs from the actual
-// one. What others wrote beside an address (ipMode, ports, a hostname) stays, and
-// so do entries with only a hostname.
+// ingress returns the desired ingress list, and reports whether it differs from the actual one. Fields of an address that
+// others wrote (ipMode, ports, a hostname) stay, and so do entries with only a hostname.
 func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 	have := u.Service.Status.LoadBalancer.Ingress
 	leaves := !u.Proxied && meta.IsStatusConditionTrue(u.Service.Status.Conditions, v1beta1.ConditionProxied)
@@ -256,6 +260,7 @@ func HasProxyMode(s *corev1.Service) bool {
 	return slices.ContainsFunc(s.Status.LoadBalancer.Ingress, proxyMode)
 }
 
+// proxyMode reports whether an address has ipMode Proxy.
 func proxyMode(in corev1.LoadBalancerIngress) bool {
 	return in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy
 }

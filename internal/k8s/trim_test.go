@@ -84,7 +84,7 @@ func TestKeeping(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-			transform := keeping(store, tt.transform)
+			transform := keepUnchanged(store, tt.transform)
 			version := func(version string, change func(metav1.Object)) any {
 				o := tt.object.(runtime.Object).DeepCopyObject()
 				o.(metav1.Object).SetResourceVersion(version)
@@ -98,7 +98,7 @@ func TestKeeping(t *testing.T) {
 			if second := version("2", tt.change); (second == first) != tt.keeps {
 				t.Errorf("it is kept: %t", second == first)
 			}
-			if n, is := first.(*corev1.Node); is {
+			if n, ok := first.(*corev1.Node); ok {
 				before := reflect.ValueOf(n.Labels).Pointer()
 				if out, err := transform(n); out != first || err != nil || reflect.ValueOf(n.Labels).Pointer() != before {
 					t.Errorf("a node that has readers is changed: %v", err)
@@ -107,7 +107,7 @@ func TestKeeping(t *testing.T) {
 		})
 	}
 	gone := cache.DeletedFinalStateUnknown{Key: "w1"}
-	if out, err := keeping(cache.NewStore(cache.MetaNamespaceKeyFunc), trim)(gone); out != any(gone) || err != nil {
+	if out, err := keepUnchanged(cache.NewStore(cache.MetaNamespaceKeyFunc), trim)(gone); out != any(gone) || err != nil {
 		t.Errorf("a tombstone becomes %v, %v", out, err)
 	}
 }
@@ -115,7 +115,7 @@ func TestKeeping(t *testing.T) {
 // A version takes the name and the UID of the version before, but not of an earlier object of its name.
 func TestShare(t *testing.T) {
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-	transform := keeping(store, pack[corev1.Service])
+	transform := keepUnchanged(store, pack[corev1.Service])
 	version := func(version string, uid types.UID) *packedService {
 		s := wholeService(1)
 		s.Name, s.UID, s.ResourceVersion = strings.Clone(s.Name), uid, version
@@ -126,7 +126,7 @@ func TestShare(t *testing.T) {
 	}
 	first, second, other := version("1", "a"), version("2", "a"), version("3", "b")
 	if unsafe.StringData(first.name) != unsafe.StringData(second.name) || unsafe.StringData(first.name) == unsafe.StringData(other.name) {
-		t.Error("the name is kept twice, or that of another Service")
+		t.Error("the name is kept twice, or is the name of another Service")
 	}
 	if s, o := second.Read(), other.Read(); s.ResourceVersion != "2" || s.UID != "a" || o.ResourceVersion != "3" || o.UID != "b" {
 		t.Errorf("versions %s of %s and %s of %s", s.ResourceVersion, s.UID, o.ResourceVersion, o.UID)
@@ -286,7 +286,7 @@ func TestTrim(t *testing.T) {
 		t.Errorf("the kernels are asked at %v, not %v", got, want)
 	}
 	if n := trimmed.Nodes[0]; n.Status.Images != nil || n.Status.Capacity != nil || n.Status.NodeInfo != (corev1.NodeSystemInfo{}) || n.Spec.ProviderID != "" {
-		t.Errorf("a Node keeps what nobody reads: %v", n)
+		t.Errorf("a Node keeps fields that are not read: %v", n)
 	}
 	a, b := trimmed.Services[0], trimmed.Services[1]
 	if cap(a.Status.Conditions) != len(a.Status.Conditions) {
@@ -298,7 +298,7 @@ func TestTrim(t *testing.T) {
 	}
 	for _, o := range []metav1.Object{a, trimmed.EndpointSlices[0]} {
 		if o.GetManagedFields() != nil || o.GetOwnerReferences() != nil || o.GetAnnotations()[corev1.LastAppliedConfigAnnotation] != "" {
-			t.Errorf("%s keeps what nobody reads: %v", o.GetName(), o)
+			t.Errorf("%s keeps fields that are not read: %v", o.GetName(), o)
 		}
 	}
 }

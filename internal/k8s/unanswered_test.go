@@ -196,7 +196,7 @@ func TestServerLosesPower(t *testing.T) {
 		select {
 		case event, open := <-w.ResultChan():
 			if open {
-				t.Fatalf("an Event of nobody: %v", event)
+				t.Fatalf("an Event without a source: %v", event)
 			}
 		case <-deadline:
 			t.Fatal("the watch still stands")
@@ -204,7 +204,7 @@ func TestServerLosesPower(t *testing.T) {
 		select {
 		case err := <-answered:
 			if err == nil {
-				t.Fatal("answered by nobody")
+				t.Fatal("answered without an API server")
 			}
 		case <-deadline:
 			t.Fatal("the request still waits")

@@ -66,7 +66,7 @@ func (c Clients) Uninstall(
 	)
 }
 
-// logFilters logs the nodes that had a speaker, whose packet filters no speaker is left to remove.
+// logFilters logs the nodes that had a speaker: their packet filters are still there.
 func (c Clients) logFilters(ctx context.Context, log *slog.Logger) error {
 	states, err := c.list(ctx, speakerStates)
 	if err != nil || len(states) == 0 {
@@ -85,7 +85,7 @@ func (c Clients) logFilters(ctx context.Context, log *slog.Logger) error {
 	return nil
 }
 
-// deleteAll deletes all objects of a kind that is void once no speaker runs any more.
+// deleteAll deletes all objects of a kind that has no meaning without speakers.
 func (c Clients) deleteAll(ctx context.Context, resource string) error {
 	err := c.holdfast.Delete().Resource(resource).Do(ctx).Error()
 	if err = ignoreNotFound(err); err != nil {
@@ -94,6 +94,7 @@ func (c Clients) deleteAll(ctx context.Context, resource string) error {
 	return nil
 }
 
+// mark sets the uninstall mark on the DaemonSet. It reports false if there is no DaemonSet.
 func (c Clients) mark(ctx context.Context, namespace, daemonSet string) (bool, error) {
 	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]string{UninstallMark: "true"}}})
 	_, err := c.kube.daemonSets(namespace).Patch(ctx, daemonSet, types.MergePatchType, patch, metav1.PatchOptions{})
@@ -148,14 +149,15 @@ func each[T any](objects []T, fn func(*T) error) error {
 	return errors.Join(errs...)
 }
 
+// clearServices removes our finalizers from all Services.
 func (c Clients) clearServices(ctx context.Context) error {
 	var services corev1.ServiceList
 	if err := c.kube.core.Get().Resource("services").Do(ctx).Into(&services); err != nil {
 		return fmt.Errorf("list services: %w", err)
 	}
 	return each(services.Items, func(s *corev1.Service) error {
-		// The annotation with the addresses stays for a later installation, and what another load balancer would read
-		// as its own goes. Of one that was let go the standard finalizer is ours as long as nobody else serves it.
+		// The annotation with the addresses stays for a later installation. Annotations that another load balancer would
+		// read are removed. The standard finalizer of a released Service is ours while no other load balancer serves it.
 		alone := Released(s) && len(s.Status.LoadBalancer.Ingress) == 0
 		patch := withoutFinalizers(s, config.Options{}.Cleared(s, nil), alone)
 		if patch == nil {
@@ -166,8 +168,8 @@ func (c Clients) clearServices(ctx context.Context) error {
 	})
 }
 
-// withoutFinalizers returns the patch that removes our finalizers, and annotations along with them; nil if there are no
-// finalizers of ours. The standard finalizer is removed where standard is set, and beside ours: we set both together.
+// withoutFinalizers returns the patch that removes Holdfast's finalizers and the cleared annotations; nil if there are no
+// such finalizers. The standard finalizer is removed together with ours, or if standard is set.
 func withoutFinalizers(o metav1.Object, cleared map[string]string, standard bool) []byte {
 	standard = standard || slices.Contains(o.GetFinalizers(), v1beta1.FinalizerAddress)
 	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
@@ -187,6 +189,7 @@ func withoutFinalizers(o metav1.Object, cleared map[string]string, standard bool
 	return asJSON(map[string]any{"metadata": metadata})
 }
 
+// ignoreNotFound returns the error, or nil if an object was not found.
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

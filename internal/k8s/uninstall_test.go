@@ -70,7 +70,7 @@ func TestUninstallServices(t *testing.T) {
 	}
 }
 
-// TestUninstallWithoutDaemonSet: finalizers go, and the log names the nodes on which nobody removed the packet filter.
+// TestUninstallWithoutDaemonSet: finalizers go, and the log names the nodes where the packet filter is still there.
 func TestUninstallWithoutDaemonSet(t *testing.T) {
 	var patched, deleted atomic.Int32
 	clients := serving(t, func(w http.ResponseWriter, r *http.Request) {

@@ -61,7 +61,7 @@ func TestViewKeeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, kicks := fake.NewClientset(), 0
 		informer := informers.NewSharedInformerFactory(client, 0).Core().V1().Nodes().Informer()
-		must(t, informer.SetTransform(keeping(informer.GetStore(), trim)))
+		must(t, informer.SetTransform(keepUnchanged(informer.GetStore(), trim)))
 		v := newView(informer, func(_, _ *corev1.Node) { kicks++ })
 		go v.run(t.Context())
 		synctest.Wait()
@@ -217,7 +217,7 @@ func TestViewGhosts(t *testing.T) {
 	v.expect("the watch is past c and does not show it", "d13", "f21")
 }
 
-// TestViewForgets: the deletion of an object takes our writes of that object, not those of a later one of its name.
+// TestViewForgets: the deletion of an object takes our writes of that object, and no writes of a later object of its name.
 func TestViewForgets(t *testing.T) {
 	service := func(uid types.UID, version string) *corev1.Service {
 		s := versioned("web", version)

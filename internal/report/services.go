@@ -82,7 +82,7 @@ func (w *serviceWriter) compare(last *Standing, at time.Time) (again time.Durati
 
 		u, wait := next.update(w.Node, last, s, *v, at)
 		again = daemon.Sooner(again, wait)
-		if !u.Stands() {
+		if !u.IsDone() {
 			next.waits[key] = corrects(u)
 		}
 	}
