@@ -68,6 +68,7 @@ func testEgress(t *testing.T, e *env) {
 	t.Run("OtherPods", b.testOtherPods)
 	t.Run("PlannedMove", b.testPlannedMove)
 	t.Run("PowerOff", b.testPowerOff)
+	t.Run("Faults", b.testFaults)
 	t.Run("NewPod", b.testNewPod)
 	t.Run("NoOwner", b.testNoOwner)
 	t.Run("Ended", b.testEnded)
@@ -241,6 +242,50 @@ func (b *egressBed) testPowerOff(t *testing.T) {
 		must(t, b.Cluster.PowerOff(t.Context(), b.owner))
 		b.owned(t, b.addresses, func(node string) bool { return node != b.owner })
 	})
+}
+
+// testFaults lets speakers, owners and cables fail one after the other. Outgoing connections survive all of it. It takes
+// minutes, and runs with -matrix.
+func (b *egressBed) testFaults(t *testing.T) {
+	if !*matrix {
+		t.Skip("faults of outgoing connections run with -matrix")
+	}
+	isOwner := func(node string) bool { return node == b.owner }
+	isOther := func(node string) bool { return node != b.owner }
+	for _, fault := range []struct {
+		name  string
+		begin func(ctx context.Context) error
+		end   func(ctx context.Context) error
+	}{
+		{"the owner is frozen",
+			func(ctx context.Context) error { return b.Cluster.Freeze(ctx, b.owner) },
+			func(ctx context.Context) error { return b.Cluster.Thaw(ctx, b.owner) }},
+		{"the owner's cable is cut",
+			func(ctx context.Context) error { return b.Cluster.SetLink(ctx, b.owner, testbed.LAN, false) },
+			func(ctx context.Context) error { return b.Cluster.SetLink(ctx, b.owner, testbed.LAN, true) }},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			undo(t, func(ctx context.Context) error { return errors.Join(fault.end(ctx), b.Calm(ctx)) })
+			must(t, b.Calm(t.Context()))
+			b.owned(t, b.addresses, isOwner)
+			b.during(t, func() {
+				must(t, fault.begin(t.Context()))
+				b.owned(t, b.addresses, isOther)
+			})
+		})
+	}
+
+	for _, node := range []string{b.app.Nodes[0], b.owner} {
+		t.Run("the speaker of "+node+" is replaced", func(t *testing.T) {
+			b.during(t, func() { must(t, b.ReplaceSpeaker(t.Context(), node)) })
+		})
+		t.Run("the tables of "+node+" are flushed", func(t *testing.T) {
+			b.during(t, func() { must(t, b.do(t.Context(), node, "nft", "flush", "ruleset")) })
+			must(t, testbed.Until(t.Context(), time.Minute, "kube-proxy's rules", func(ctx context.Context) error {
+				return b.hasProblem(ctx, node, "KubeProxyNotReady", 0)
+			}))
+		})
+	}
 }
 
 // testNewPod replaces the pods: the new ones send from the address within a second of their readiness, and from nothing
