@@ -79,6 +79,20 @@ func TestNodesIsolated(t *testing.T) {
 	})
 }
 
+// TestSpeakersStall cuts the network of the heartbeats, while no speaker answers an echo for 290 ms of each second, as on
+// busy nodes. No address moves.
+func TestSpeakersStall(t *testing.T) {
+	duals(t, []int{2, 3, 5}, func(t *testing.T, a *announcers) {
+		a.gossips = false
+		a.cut = func(from, to *node) bool { return true }
+		a.clients.isStalled = func() bool { return a.clock%time.Second < 290*ms }
+		seen := a.watch(20 * time.Second)
+		if seen.none+seen.several > 0 || a.maxMoves() > 0 {
+			t.Errorf("%+v; owners %q, before %q", seen, a.owners, a.home)
+		}
+	})
+}
+
 // TestPowerOffWhilePrivateNetworkFails switches a node off meanwhile. Where a foreign machine shows that the clients'
 // network works, others take its addresses over.
 func TestPowerOffWhilePrivateNetworkFails(t *testing.T) {

@@ -58,6 +58,9 @@ const (
 	// it has, and is given up after three questions without an answer.
 	wireInterval = 100 * time.Millisecond
 	wirePatience = 3 * wireInterval
+	// minDeadAnswers is how many answers in a row must show that a node is dead which is asked on another link only. Its
+	// speaker answers there without real-time priority: on a busy node it is late by up to 287 ms (ordinaryFactor).
+	minDeadAnswers = 4
 	// slowWireInterval is the time between questions about a node that this one declared dead.
 	slowWireInterval = time.Second
 	// maxQuestionAge is how old a question may be when its answer counts.
@@ -77,8 +80,8 @@ const (
 type wireEvidence struct {
 	askedAt, answeredAt time.Duration
 	answer              WireAnswer
-	// isDead reports whether the last two answers showed that the peer is dead: see WireAnswer.showsDead.
-	isDead bool
+	// deadAnswers counts the last answers in a row that showed that the peer is dead: see WireAnswer.showsDead.
+	deadAnswers int
 	// isFaulty reports whether the last two answers showed that the peer is faulty: see WireAnswer.showsFaulty. By the
 	// first, the peer may not have asked a foreign machine yet.
 	isFaulty bool
@@ -169,7 +172,12 @@ func (d *Detector) ReceiveAnswer(at time.Duration, q WireQuestion, a WireAnswer)
 	}
 
 	age := at - p.wire.answeredAt
-	p.wire.isDead = age < complaintTime && p.wire.answer.showsDead() && a.showsDead()
+	if age >= complaintTime || !a.showsDead() {
+		p.wire.deadAnswers = 0
+	}
+	if a.showsDead() {
+		p.wire.deadAnswers++
+	}
 	p.wire.isFaulty = age < 2*slowWireInterval && p.wire.answer.showsFaulty() && a.showsFaulty()
 	p.wire.answer, p.wire.answeredAt = a, at
 	d.noteLinkEvidence(at, q, a)
@@ -262,7 +270,7 @@ func (d *Detector) confirmsAlone(at time.Duration, p *peerState) bool {
 		mayBeLoss := isLossy && at-p.lastHeard < noForeignTime
 		return !mayBeLoss && (failsAt == 0 || at-failsAt > noForeignTime)
 	}
-	if answer.showsDead() && p.wire.isDead && isSteady(d.link.elsewhereFailsAt) {
+	if answer.showsDead() && p.wire.deadAnswers >= minDeadAnswers && isSteady(d.link.elsewhereFailsAt) {
 		return true
 	}
 

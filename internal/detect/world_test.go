@@ -58,6 +58,8 @@ type network struct {
 	cut func(from, to *node) bool
 	// hasForeign: a foreign machine is known there. isOld: speakers do not say whether they hear others.
 	hasForeign, isOld bool
+	// isStalled reports whether speakers answer nothing at this moment; nil means never.
+	isStalled func() bool
 }
 
 // passes reports whether a frame arrives.
@@ -78,7 +80,7 @@ func (n *network) ask(from, about *node) (out WireAnswer) {
 		return Unanswered
 	}
 	out.Elsewhere = Unanswered
-	if about.runs() {
+	if about.runs() && (n.isStalled == nil || !n.isStalled()) {
 		out.Elsewhere = answers(about)
 		tells := answers(about) == Answered && !n.isOld
 		out.Hears, out.HearsNone = tells && about.hears(), tells && !about.hears()
