@@ -298,6 +298,7 @@ func testSamples(t *testing.T, e *env) {
 		})
 	}
 	e.announced(t, app.Namespace, "web-l2")
+	e.waitCondition(t, app.Namespace, "web-egress", v1beta1.ConditionEgress, metav1.ConditionTrue, "EgressActive")
 	e.waitCondition(t, app.Namespace, "web-bgp", v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue, "Announced")
 }
 
