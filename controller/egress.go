@@ -38,10 +38,15 @@ type egressSender struct {
 	addresses []netip.Addr
 	// faults tell what pods cannot do, and notes what else the user should know.
 	faults, notes []string
+	// closed is a text about the nodes that reject connections of the pods, and isUnsettled reports whether it is not known
+	// yet which nodes do.
+	closed      string
+	isUnsettled bool
 }
 
-// decideEgress decides which ports pods send from. hasPods reports whether the pods are known.
-func decideEgress(d *syncRun, hasPods bool) egressRun {
+// decideEgress decides which ports pods send from. hasPods reports whether the pods are known, and closed is what the
+// speakers report.
+func decideEgress(d *syncRun, hasPods bool, closed *closedView) egressRun {
 	out := egressRun{isKnown: true, conditions: map[lb.Key]*egressCondition{}}
 	senders := newSenders(d)
 	canSend := func(s *egressSender) bool { return len(s.addresses) > 0 }
@@ -50,9 +55,13 @@ func decideEgress(d *syncRun, hasPods bool) egressRun {
 	if out.isKnown {
 		out.result = ipam.AssignSlices(egressAddresses(d, senders), d.state.Slices, d.state.Now)
 		d.next = lb.Sooner(d.next, out.result.Recheck)
+		closed.apply(d.state.Now, senders)
 	}
 	for _, s := range senders {
-		out.conditions[s.service.Key] = &egressCondition{Condition: s.condition(out.result), isUnknown: !out.isKnown}
+		out.conditions[s.service.Key] = &egressCondition{
+			Condition: s.condition(out.result),
+			isUnknown: !out.isKnown || s.isUnsettled,
+		}
 	}
 	for _, p := range d.problems {
 		key := lb.Key{Namespace: p.Object.Namespace, Name: p.Object.Name}
@@ -181,8 +190,11 @@ func egressAddresses(d *syncRun, senders []*egressSender) (out []ipam.EgressAddr
 
 // condition returns the condition of the Service.
 func (s *egressSender) condition(r ipam.SliceResult) metav1.Condition {
-	faults := slices.Concat(s.faults, s.refusals(r))
-	text := fmt.Sprintf("pods on %s send from %s", countNodes(s.nodes(r)), strings.Join(texts(s.addresses), " and "))
+	faults, verb := slices.Concat(s.faults, s.refusals(r)), "send from"
+	if s.closed != "" {
+		faults, verb = append(faults, s.closed), "have ports of"
+	}
+	text := fmt.Sprintf("pods on %s %s %s", countNodes(s.nodes(r)), verb, strings.Join(texts(s.addresses), " and "))
 	if len(faults) > 0 {
 		if len(s.addresses) > 0 {
 			faults = append(faults, text)

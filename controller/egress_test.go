@@ -218,7 +218,7 @@ func TestEgressWithoutPods(t *testing.T) {
 		EgressAllocations: []*v1beta1.EgressAllocation{record},
 	}
 	d := decided(t, objects)
-	d.egress = decideEgress(d, false)
+	d.egress = decideEgress(d, false, &closedView{})
 	if d.egress.isKnown {
 		t.Error("the pods are known")
 	}
@@ -226,7 +226,7 @@ func TestEgressWithoutPods(t *testing.T) {
 	if c, ok := w.egressCondition(); !ok || c.Message != "x" {
 		t.Errorf("%v %+v", ok, c)
 	}
-	if d.egress = decideEgress(d, true); len(d.egress.result.Slices) != 1 || d.egress.result.Slices[0].Released.IsZero() {
+	if d.egress = decideEgress(d, true, &closedView{}); len(d.egress.result.Slices) != 1 || d.egress.result.Slices[0].Released.IsZero() {
 		t.Errorf("with pods: %v", d.egress.result.Slices)
 	}
 }
@@ -297,7 +297,7 @@ func TestEgressCondition(t *testing.T) {
 		d := decided(t, config.Objects{
 			Services: tt.services, EgressPods: tt.pods, Pools: []*v1beta1.IPAddressPool{pool}, L2Advertisements: tt.l2,
 		})
-		d.egress = decideEgress(d, true)
+		d.egress = decideEgress(d, true, &closedView{})
 		for i, svc := range d.state.Services {
 			w := serviceWrite{service: tt.services[i], egress: d.egress.conditions[svc.Key]}
 			c, ok := w.egressCondition()
@@ -333,7 +333,7 @@ func TestEgressPorts(t *testing.T) {
 	if got := d.result.Assignments[1].Addresses; len(got) != 1 || got[0] != netip.MustParseAddr("192.0.2.7") {
 		t.Fatalf("b gets %v", got)
 	}
-	if r := decideEgress(d, true).result; len(r.Slices) != 1 || r.Slices[0].First != 53248 {
+	if r := decideEgress(d, true, &closedView{}).result; len(r.Slices) != 1 || r.Slices[0].First != 53248 {
 		t.Errorf("%v", r.Slices)
 	}
 }

@@ -34,6 +34,7 @@ type speakerView struct {
 	networks   []config.NetworkAddress
 	unfiltered unfilteredNodes
 	proxied    proxyView
+	closed     closedView
 }
 
 // observe reads all SpeakerStates. at and apiTime are the time by our clock and by the API server's. The states of
@@ -52,6 +53,7 @@ func (s *speakerView) observe(at, apiTime time.Time, nodes []*corev1.Node, state
 	unfiltered := s.reports.unfilteredNodes(at, nodes, states, notReady)
 	s.unfiltered.observe(at, unfiltered)
 	s.proxied.observe(at, s.reports, states, notReady, unfiltered)
+	s.closed.observe(at, s.reports, states, notReady)
 }
 
 // reportTimes has the times of the speakers' last reports, by their nodes.

@@ -127,7 +127,7 @@ func (s *syncer) decide(d *syncRun) {
 	}
 	s.speakers.proxied.dropsProxyMode = s.dropsProxyMode.Load()
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
-	d.egress = decideEgress(d, s.cluster.EgressSynced())
+	d.egress = decideEgress(d, s.cluster.EgressSynced(), &s.speakers.closed)
 
 	d.problems = slices.Concat( // a new slice, since the compiler keeps its own
 		d.problems,

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -111,10 +113,7 @@ func (o *outgoing) problems() (out []string) {
 	faults := o.Faults()
 	closed, first := 0, ""
 	for _, s := range o.sources {
-		why := s.Closed
-		if why == "" {
-			why = faults[s.Pod]
-		}
+		why := cmp.Or(s.Closed, faults[s.Pod])
 		if why == "" {
 			continue
 		}
@@ -130,6 +129,40 @@ func (o *outgoing) problems() (out []string) {
 	if exhausted := o.Exhausted(); len(exhausted) > 0 {
 		out = append(out, fmt.Sprintf(
 			"has no free ports for more outgoing connections from %s to one destination", lb.SomeOf(exhausted)))
+	}
+	return out
+}
+
+// closings returns the Services of whose pods this node rejects connections, ordered by Service.
+func (o *outgoing) closings() []lb.EgressClosing {
+	return closings(o.sources, o.Faults(), o.Exhausted())
+}
+
+// closings returns the Services with sources that are closed, that have a fault, or that lack free ports. It leaves out
+// families in which a Service has no address: they are closed on every node, and the controller reports them itself.
+func closings(
+	sources []lb.EgressSource,
+	faults map[netip.Addr]string,
+	exhausted []netip.Addr,
+) (out []lb.EgressClosing) {
+	byService := map[lb.Key]*lb.EgressClosing{}
+	for _, s := range sources {
+		why := cmp.Or(s.Closed, faults[s.Pod])
+		if why == "" && slices.Contains(exhausted, s.Address) {
+			why = fmt.Sprintf("no port of %s is free for more connections to one destination", s.Address)
+		}
+		if why == "" || !s.Address.IsValid() {
+			continue
+		}
+
+		if byService[s.Service] == nil {
+			byService[s.Service] = &lb.EgressClosing{Service: s.Service, Why: why}
+		}
+		byService[s.Service].Addresses++
+	}
+
+	for _, key := range slices.SortedFunc(maps.Keys(byService), lb.Key.Compare) {
+		out = append(out, *byService[key])
 	}
 	return out
 }

@@ -257,6 +257,7 @@ func (w *syncer) run(in inputs, view detect.NodeSets, metadata map[string]lb.Mem
 			Plan:     p,
 			Members:  state.Members,
 			Problems: append(w.problems(in.links), live.Problems...),
+			Closings: w.outgoing.closings(),
 			Sessions: in.sessions,
 		},
 		Epoch:   view.Epoch,

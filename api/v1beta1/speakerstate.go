@@ -135,6 +135,17 @@ type SpeakerStateStatus struct {
 	// +optional
 	ProxyFaults []ProxyFault `json:"proxyFaults"`
 
+	// EgressClosed are the first Services, by namespace and name, of whose pods the node rejects outgoing connections.
+	// The condition holdfast.dev/Egress of a Service tells this of all nodes.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	EgressClosed []ClosedEgress `json:"egressClosed"`
+
+	// EgressClosedCount counts all such Services, including Services that the list has no room for.
+	// +optional
+	EgressClosedCount Count `json:"egressClosedCount"`
+
 	// Problems are the first problems of the node that an administrator must fix.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -154,6 +165,20 @@ type ProxyFault struct {
 	// Reason is one CamelCase word.
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`
+}
+
+// ClosedEgress tells that a node rejects outgoing connections of pods of a Service.
+type ClosedEgress struct {
+	// Service as NAMESPACE/NAME.
+	// +kubebuilder:validation:MaxLength=320
+	Service string `json:"service"`
+
+	// PodAddresses counts the addresses of these pods.
+	PodAddresses Count `json:"podAddresses"`
+
+	// Message is the reason for the first of the addresses.
+	// +kubebuilder:validation:MaxLength=512
+	Message string `json:"message"`
 }
 
 // MemberCounts counts speakers.

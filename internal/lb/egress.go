@@ -74,6 +74,15 @@ type EgressSource struct {
 	Closed string
 }
 
+// EgressClosing tells that a node rejects new outgoing connections of pods of a Service.
+type EgressClosing struct {
+	Service Key
+	// Addresses counts the addresses of these pods on the node.
+	Addresses int
+	// Why is a sentence about the first of the addresses.
+	Why string
+}
+
 // EgressPass is a slice of another node.
 type EgressPass struct {
 	Address netip.Addr

@@ -75,6 +75,8 @@ type Standing struct {
 	// Members are the nodes whose speakers are alive.
 	Members  map[string]bool
 	Problems []lb.Problem
+	// Closings are the Services of whose pods the node rejects outgoing connections, ordered by Service.
+	Closings []lb.EgressClosing
 	// Sessions are those with routers, as the plan knew them.
 	Sessions []lb.Session `json:"-"`
 }

@@ -28,13 +28,17 @@ const (
 	stateResync = 10 * time.Second
 	// writeTime bounds one request, so that a request to an API server that hangs is repeated.
 	writeTime = 5 * time.Second
-	// maxNetworks, maxConflicts, maxProblems, maxListed, maxProxied and maxFaults bound the lists in the state.
+	// maxNetworks, maxConflicts, maxProblems, maxClosings, maxListed, maxProxied and maxFaults bound the lists in the
+	// state.
 	maxNetworks  = 16
 	maxConflicts = 32
 	maxProblems  = 32
+	maxClosings  = 32
 	maxListed    = 128
 	maxProxied   = 4096
 	maxFaults    = 512
+	// maxClosing bounds the message about a Service in bytes.
+	maxClosing = 512
 )
 
 // stateWriter writes the SpeakerState of this node. The goroutine of its loop alone uses it.
@@ -183,6 +187,7 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 
 	if last := w.last.Load(); last != nil {
 		out.Problems = nodeProblems(last.Problems)
+		out.EgressClosed, out.EgressClosedCount = closedEgress(last.Closings), int32(len(last.Closings))
 		for _, key := range last.Plan.Proxied[:min(len(last.Plan.Proxied), maxProxied)] {
 			out.Proxied = append(out.Proxied, key.String())
 		}
@@ -252,6 +257,18 @@ func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac lb.MAC) {
 func nodeProblems(problems []lb.Problem) (out []v1beta1.NodeProblem) {
 	for _, p := range problems[:min(len(problems), maxProblems)] {
 		out = append(out, v1beta1.NodeProblem{Reason: string(p.Reason), Message: lb.WithRemedies(p.Message, p.Reason)})
+	}
+	return out
+}
+
+// closedEgress returns the first Services of whose pods the node rejects outgoing connections.
+func closedEgress(closings []lb.EgressClosing) (out []v1beta1.ClosedEgress) {
+	for _, c := range closings[:min(len(closings), maxClosings)] {
+		out = append(out, v1beta1.ClosedEgress{
+			Service:      c.Service.String(),
+			PodAddresses: int32(c.Addresses),
+			Message:      lb.Line(c.Why, maxClosing),
+		})
 	}
 	return out
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/apitest"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 )
@@ -44,6 +46,41 @@ func TestNodeProblems(t *testing.T) {
 	got := nodeProblems(many)
 	if len(got) != maxProblems || got[0].Reason != "KernelFeatureMissing" || len(got[0].Message) > 8192 {
 		t.Errorf("%d problems, the first has %d bytes", len(got), len(got[0].Message))
+	}
+}
+
+// TestClosedEgress: the state has a bounded part of the Services of whose pods the node rejects connections, and counts
+// all of them.
+func TestClosedEgress(t *testing.T) {
+	last := &lastStanding{}
+	w := &stateWriter{last: last, sessions: &sessionGate{}, Config: Config{
+		Layer2:      noLayer2{},
+		Sessions:    func() []lb.Session { return nil },
+		Speakers:    func() map[lb.MAC]string { return nil },
+		KeysVersion: func() string { return "" },
+		ProxyFaults: func() map[lb.Key]lb.Reason { return nil },
+	}}
+	closing := lb.EgressClosing{Service: lb.Key{Namespace: "ns", Name: "web"}, Addresses: 3, Why: "line\n" + strings.Repeat("ü", 10_000)}
+
+	last.Store(&Standing{})
+	before := w.status(1, 1)
+	last.Store(&Standing{Closings: slices.Repeat([]lb.EgressClosing{closing}, 2*maxClosings)})
+	after := w.status(1, 1)
+	if before.EgressClosed != nil || before.EgressClosedCount != 0 || sameStatus(before, after) {
+		t.Errorf("without closings: %+v", before)
+	}
+	if len(after.EgressClosed) != maxClosings || after.EgressClosedCount != 2*maxClosings {
+		t.Fatalf("%d of %d", len(after.EgressClosed), after.EgressClosedCount)
+	}
+	first := after.EgressClosed[0]
+	if first.Service != "ns/web" || first.PodAddresses != 3 || !strings.HasPrefix(first.Message, "line ü") {
+		t.Errorf("%+v", first)
+	}
+
+	state := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"}}
+	change := map[string]any{"status": map[string]any{"egressClosed": after.EgressClosed, "egressClosedCount": after.EgressClosedCount}}
+	if _, err := apitest.Patched(t, state, change); err != nil {
+		t.Error(err)
 	}
 }
 
