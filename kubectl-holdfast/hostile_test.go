@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,10 +38,18 @@ func TestTerminal(t *testing.T) {
 	s.States[0].Status.Conflicts = []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: hostileText}}
 	s.Objects.EndpointSlices[0].Endpoints[0].NodeName = new(hostileText)
 	s.Unread["pods"] = hostileText
+	service.Annotations[config.AnnotationEgress] = "true"
+	s.Objects.EgressPods = []*corev1.Pod{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: map[string]string{"app": hostileText}},
+		Spec:       corev1.PodSpec{NodeName: s.States[0].Name},
+		Status:     corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.1.0.1"}, {IP: "fd00::1"}, {IP: hostileText}}},
+	}}
+	s.States[0].Status.Observed = new(v1beta1.NewMicroTime(moment))
+	s.States[0].Status.EgressClosed = []v1beta1.ClosedEgress{{Service: "default/web", Message: hostileText}}
 	bundle := filepath.Join(t.TempDir(), "b.gz")
 	must(t, s.write(bundle))
 	for _, command := range []string{"why default/web", "status", "why node n1", "why pool lan", "why address 192.0.2.1",
-		"why default/" + hostileText, "why pool " + hostileText, "why thing " + hostileText, "plan --drain n1",
+		"why pod default/p", "why pod default/" + hostileText, "why default/" + hostileText, "why pool " + hostileText, "why thing " + hostileText, "plan --drain n1",
 		"migrate metallb --only=" + hostileText, "bundle " + bundle + ".copy"} {
 		for _, format := range []string{"", "json", "yaml"} {
 			args := append(strings.SplitN(command, " ", 3), "--from", bundle)
@@ -114,10 +123,12 @@ func TestStrangersBundle(t *testing.T) {
 			s.Objects.Services, s.Objects.Pools = append(s.Objects.Services, nil), append(s.Objects.Pools, nil)
 			s.Objects.Nodes, s.Objects.EndpointSlices = append(s.Objects.Nodes, nil), append(s.Objects.EndpointSlices, nil)
 			s.Objects.Peers, s.Objects.L2Advertisements = append(s.Objects.Peers, nil), append(s.Objects.L2Advertisements, nil)
+			s.Objects.EgressPods, s.Objects.EgressAllocations = append(s.Objects.EgressPods, nil), append(s.Objects.EgressAllocations, nil)
 		},
 		"everything twice": func(s *Snapshot) {
 			s.Objects.Services, s.Objects.Nodes = append(s.Objects.Services, s.Objects.Services...),
 				append(s.Objects.Nodes, s.Objects.Nodes...)
+			s.Objects.EgressPods = append(s.Objects.EgressPods, s.Objects.EgressPods...)
 			s.Objects.Pools, s.States, s.Pods = append(s.Objects.Pools, s.Objects.Pools...), append(s.States, s.States...),
 				append(s.Pods, s.Pods...)
 		},
@@ -127,13 +138,17 @@ func TestStrangersBundle(t *testing.T) {
 		},
 		"nameless things": func(s *Snapshot) {
 			s.Objects.Nodes[0].Name, s.Objects.Services[0].Name, s.Objects.Pools[0].Name = "", "", ""
+			s.Objects.Services[0].Spec.Selector, s.Objects.EgressPods[0].Spec.NodeName = map[string]string{"": ""}, ""
+		},
+		"a pod without anything": func(s *Snapshot) {
+			*s.Objects.EgressPods[0] = corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}}
 		},
 	} {
-		s := healthy()
+		s := sending()
 		change(&s)
 		bundle := filepath.Join(t.TempDir(), "b.gz")
 		must(t, s.write(bundle))
-		for _, command := range []string{"why default/web", "status", "why node n1", "why pool lan", "why peer r",
+		for _, command := range []string{"why default/web", "why pod default/p", "status", "why node n1", "why pool lan", "why peer r",
 			"why address 192.0.2.1", "plan --drain n1",
 			"bundle " + bundle + ".copy", "migrate metallb --check -f ../internal/config/testdata/metallb-v0.16.2.yaml"} {
 			if _, out, report := invoke(t, append(strings.Fields(command), "--from", bundle)...); out+report == "" {

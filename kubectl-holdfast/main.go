@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -18,6 +19,7 @@ import (
 	"syscall"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -112,10 +114,12 @@ func (s *seat) read(ctx context.Context, only string) (Snapshot, error) {
 
 func (s *seat) why() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "why NAMESPACE/SERVICE | svc/SERVICE | address ADDRESS | pool NAME | peer NAME | node NAME",
+		Use: "why NAMESPACE/SERVICE | svc/SERVICE | pod NAMESPACE/NAME | address ADDRESS | pool NAME | peer NAME | " +
+			"node NAME",
 		Short: "Explain every decision about a Service, in the order in which a packet meets it",
 		Args:  cobra.RangeArgs(1, 2),
 		Example: `  kubectl holdfast why default/web
+  kubectl holdfast why pod default/web-5f7c9
   kubectl holdfast why address 192.0.2.10
   kubectl holdfast why peer router-a`,
 		RunE: s.answer(s.explain),
@@ -142,12 +146,12 @@ func (s *seat) answer(
 	}
 }
 
-// serviceKinds are the names that kubectl has for the kind Service.
-var serviceKinds = []string{"svc", "service", "services"}
+// serviceKinds and podKinds are the names that kubectl has for the kinds Service and Pod.
+var serviceKinds, podKinds = []string{"svc", "service", "services"}, []string{"po", "pod", "pods"}
 
-// service reads the name of a Service: NAMESPACE/NAME, or NAME or kubectl's svc/NAME in the namespace of kubectl's
+// key reads the name of a Service or a pod: NAMESPACE/NAME, or NAME or kubectl's svc/NAME in the namespace of kubectl's
 // flags.
-func (s *seat) service(args []string) (key lb.Key, err error) {
+func (s *seat) key(args []string) (key lb.Key, err error) {
 	name := args[len(args)-1]
 	if kind, rest, qualified := strings.Cut(name, "/"); qualified &&
 		len(args) == 1 &&
@@ -167,23 +171,10 @@ func (s *seat) service(args []string) (key lb.Key, err error) {
 // explain answers the arguments of why.
 func (s *seat) explain(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error) {
 	if len(args) == 1 || slices.Contains(serviceKinds, args[0]) {
-		key, err := s.service(args)
-		if err != nil {
-			return nil, err
-		}
-		if _, refused := snapshot.Unread[Services]; refused && s.from == "" { // a tenant may read one namespace only
-			if snapshot, err = s.read(ctx, key.Namespace); err != nil {
-				return nil, err
-			}
-			snapshot.Unread["other namespaces"] = "forbidden"
-		}
-		w := snapshot.about(key.Namespace, key.Name)
-		if s.from != "" && s.probe {
-			return nil, errors.New("--probe asks a cluster, and --from has none")
-		} else if s.from == "" && w.object != nil {
-			s.ask(ctx, w, s.probe)
-		}
-		return []Report{w.explain()}, nil
+		return s.explainService(ctx, snapshot, args)
+	}
+	if slices.Contains(podKinds, args[0]) {
+		return s.explainPod(ctx, snapshot, args)
 	}
 	name := args[1]
 	if args[0] == "address" {
@@ -193,9 +184,66 @@ func (s *seat) explain(ctx context.Context, snapshot Snapshot, args []string) ([
 	answers := map[string]func(string) Report{"pool": snapshot.Pool, "peer": snapshot.Peer, "node": snapshot.Node}
 	answer, known := answers[args[0]]
 	if !known {
-		return nil, fmt.Errorf("unknown kind %q: service, address, pool, peer and node are known", args[0])
+		return nil, fmt.Errorf("unknown kind %q: service, pod, address, pool, peer and node are known", args[0])
 	}
 	return []Report{answer(name)}, nil
+}
+
+// explainService answers why a Service is served or not.
+func (s *seat) explainService(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error) {
+	key, err := s.key(args)
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err = s.inNamespace(ctx, snapshot, key.Namespace)
+	if err != nil {
+		return nil, err
+	}
+
+	w := snapshot.about(key.Namespace, key.Name)
+	if s.from != "" && s.probe {
+		return nil, errors.New("--probe asks a cluster, and --from has none")
+	}
+	if s.from == "" && w.object != nil {
+		s.ask(ctx, w, s.probe)
+	}
+	return []Report{w.explain()}, nil
+}
+
+// explainPod answers from which addresses a pod sends.
+func (s *seat) explainPod(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error) {
+	key, err := s.key(args)
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err = s.inNamespace(ctx, snapshot, key.Namespace)
+	if err != nil {
+		return nil, err
+	}
+
+	if s.from == "" {
+		err = s.egressPods(ctx, &snapshot, key.Namespace, key.Name)
+	} else {
+		unread := map[string]string{EgressPods: "a bundle has pods of namespaces with " + config.AnnotationEgress + " only"}
+		maps.Copy(unread, snapshot.Unread)
+		snapshot.Unread = unread
+	}
+	return []Report{snapshot.Pod(key)}, err
+}
+
+// inNamespace returns the snapshot, or another one of this namespace alone: a tenant may not read the Services of
+// others.
+func (s *seat) inNamespace(ctx context.Context, snapshot Snapshot, namespace string) (Snapshot, error) {
+	_, isRefused := snapshot.Unread[Services]
+	if !isRefused || s.from != "" {
+		return snapshot, nil
+	}
+
+	snapshot, err := s.read(ctx, namespace)
+	if err == nil {
+		snapshot.Unread["other namespaces"] = "forbidden"
+	}
+	return snapshot, err
 }
 
 func (s *seat) status() *cobra.Command {

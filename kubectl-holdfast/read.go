@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -26,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
@@ -65,7 +67,7 @@ func (r *reader) read(ctx context.Context, holdfast, only string) (s Snapshot, e
 		list(r, s.Unread, core, "namespaces", "", all, &o.Namespaces),
 		list(r, s.Unread, own, Pools, "", all, &o.Pools),
 		list(r, s.Unread, own, "poolmemories", "", all, &o.PoolMemories),
-		list(r, s.Unread, own, "egressallocations", "", all, &o.EgressAllocations),
+		list(r, s.Unread, own, Allocations, "", all, &o.EgressAllocations),
 		list(r, s.Unread, own, "floatingips", only, all, &o.FloatingIPs),
 		list(r, s.Unread, own, L2Ads, "", all, &o.L2Advertisements),
 		list(r, s.Unread, own, BGPAds, "", all, &o.BGPAdvertisements),
@@ -132,11 +134,59 @@ func list[T any](
 	}
 }
 
+// egressPods adds the pods of a namespace, as far as their outgoing connections depend on them; only one unless name is
+// "".
+func (r *reader) egressPods(ctx context.Context, s *Snapshot, namespace, name string) error {
+	var of metav1.ListOptions
+	if name != "" {
+		of.FieldSelector = fields.OneTermEqualSelector("metadata.name", name).String()
+	}
+	unread := map[string]string{}
+	var pods []*corev1.Pod
+	if err := list(r, unread, "/api/v1", Pods, namespace, of, &pods)(ctx); err != nil {
+		return err
+	}
+
+	if why := unread[Pods]; why != "" {
+		s.Unread[EgressPods] = why
+	}
+	for _, p := range pods {
+		s.Objects.EgressPods = append(s.Objects.EgressPods, withoutContainers(p))
+	}
+	return nil
+}
+
+// withoutContainers returns a pod with its labels, its node and its addresses alone: containers may have passwords.
+func withoutContainers(p *corev1.Pod) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels},
+		Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
+		Status:     corev1.PodStatus{Phase: p.Status.Phase, PodIPs: p.Status.PodIPs},
+	}
+}
+
+// allEgressPods adds the pods of each namespace in which a Service asks for egress.
+func (r *reader) allEgressPods(ctx context.Context, s *Snapshot) error {
+	namespaces := map[string]bool{}
+	for _, o := range s.Objects.Services {
+		if config.AsksEgress(o) {
+			namespaces[o.Namespace] = true
+		}
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
+		if err := r.egressPods(ctx, s, namespace, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // hide removes what a bug report must not have, and writes down what it lacks. Snapshots share objects with nothing.
 func (s *Snapshot) hide() {
 	s.LeftOut = []string{
 		"Secrets are not read; passwords in BGPPeers and the values of the daemons' environment are replaced; labels, " +
-			"annotations and fields of Services and Nodes are as they are",
+			"annotations and fields of Services and Nodes are as they are; of pods in namespaces with " +
+			config.AnnotationEgress + " only labels, nodes and addresses are there, and of others nothing",
 	}
 	if s.Controller != nil {
 		hideEnvironment(&s.Controller.ObjectMeta, &s.Controller.Spec.Template)
@@ -193,6 +243,9 @@ func (s *seat) bundle() *cobra.Command {
 				return err
 			}
 			if s.from == "" {
+				if err := s.allEgressPods(cmd.Context(), &snapshot); err != nil {
+					return err
+				}
 				s.pages(cmd.Context(), append(snapshot.Controllers, snapshot.Pods...), &snapshot)
 			}
 			snapshot.hide()

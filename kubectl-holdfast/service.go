@@ -71,6 +71,7 @@ func (w *why) explain() Report {
 			w.report.add(w.blind)
 		}
 		w.endpoints()
+		w.egress()
 	}
 	return w.report.conclude()
 }
@@ -424,6 +425,21 @@ func (w *why) filter() {
 	}
 	w.report.add(step)
 	w.fault("filter on the node", v1beta1.ConditionFilterEnforced, Problem)
+}
+
+// egress shows whether pods send from the addresses of a Service that asks for it.
+func (w *why) egress() {
+	if !config.AsksEgress(w.object) {
+		return
+	}
+	step := conditionStep("egress", w.object.Status.Conditions, v1beta1.ConditionEgress)
+	if step.Verdict == "" {
+		step.Verdict, step.Reason = Problem, lb.EgressUnavailable
+		step.Text = "the controller has not written whether pods send from its addresses"
+		step.Do = "wait some seconds; if nothing changes look at " + w.logs("controller")
+	}
+	step.isSymptom = len(config.StatusAddresses(w.object)) == 0
+	w.report.add(step)
 }
 
 // shut returns a family of the Service in which no client may connect, though clients of the other family may; "" if

@@ -49,19 +49,23 @@ type Snapshot struct {
 
 // The names of what may be unread: resources, as kubectl has them.
 const (
-	Pools      = "ipaddresspools"
-	Nodes      = "nodes"
-	Services   = "services"
-	Slices     = "endpointslices"
-	L2Ads      = "l2advertisements"
-	BGPAds     = "bgpadvertisements"
-	Peers      = "bgppeers"
-	States     = "speakerstates"
-	Speakers   = "daemonsets"
-	Controller = "deployments"
-	Pods       = "pods"
-	Leases     = "leases"
+	Pools       = "ipaddresspools"
+	Nodes       = "nodes"
+	Services    = "services"
+	Slices      = "endpointslices"
+	L2Ads       = "l2advertisements"
+	BGPAds      = "bgpadvertisements"
+	Peers       = "bgppeers"
+	States      = "speakerstates"
+	Allocations = "egressallocations"
+	Speakers    = "daemonsets"
+	Controller  = "deployments"
+	Pods        = "pods"
+	Leases      = "leases"
 )
+
+// EgressPods names the pods of Services with egress, of which other pods than Holdfast's are read.
+const EgressPods = "pods with outgoing connections"
 
 // seen returns a step, or that what it needs could not be read.
 func (s Snapshot) seen(step Step, what string, of ...string) Step {

@@ -30,7 +30,7 @@ var pureFiles = map[string][]string{
 	"internal/detect": {"beat.go", "claim.go", "detector.go", "dissemination.go", "ownclaim.go", "packet.go", "peer.go", "receive.go",
 		"reception.go", "suspicion.go", "timers.go", "view.go", "wire.go"},
 	"internal/nodelifecycle": {"condition.go", "decide.go", "endpoints.go", "limit.go", "tracker.go"},
-	"kubectl-holdfast":       {"change.go", "metallb.go", "move.go", "objects.go", "service.go", "snapshot.go"},
+	"kubectl-holdfast":       {"change.go", "metallb.go", "move.go", "objects.go", "pod.go", "service.go", "snapshot.go"},
 }
 
 // pureImports are what such a file may import.
