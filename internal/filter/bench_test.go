@@ -5,16 +5,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"reflect"
 	"runtime"
-	"slices"
-	"strconv"
-	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -44,24 +37,13 @@ func crowd() draft {
 	return d
 }
 
-// alone puts the benchmark into a network namespace of its own.
-func alone(b *testing.B) {
-	b.Helper()
-	// Never unlocked: the thread ends with the goroutine and takes its namespace along.
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		b.Skipf("no network namespaces here: %v", err)
-	}
-	nstest.Self(b).SetUp("lo")
-}
-
 func quietTable() *Table { return New(slog.New(slog.DiscardHandler), func() {}) }
 
 // BenchmarkFull10k: the whole table from nothing.
 func BenchmarkFull10k(b *testing.B) {
-	alone(b)
+	nstest.Alone(b)
 	d := crowd().desired()
-	before := kernelMemory(b)
+	before := nstest.KernelMemory(b)
 	var table *Table
 	for b.Loop() {
 		b.StopTimer()
@@ -74,7 +56,7 @@ func BenchmarkFull10k(b *testing.B) {
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/1000/float64(b.N), "full_10k_ms")
-	b.ReportMetric(float64(kernelMemory(b)-before)/1024, "kernel_MiB")
+	b.ReportMetric(float64(nstest.KernelMemory(b)-before)/1024, "kernel_MiB")
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
@@ -83,23 +65,9 @@ func BenchmarkFull10k(b *testing.B) {
 	runtime.KeepAlive(d)
 }
 
-// kernelMemory is what the kernel holds for itself, in KiB: slabs and large allocations.
-func kernelMemory(b *testing.B) (sum int) {
-	data, err := os.ReadFile("/proc/meminfo")
-	must(b, err)
-	for line := range strings.Lines(string(data)) {
-		var name string
-		var n int
-		if _, err := fmt.Sscan(line, &name, &n); err == nil && slices.Contains([]string{"SUnreclaim:", "VmallocUsed:"}, name) {
-			sum += n
-		}
-	}
-	return sum
-}
-
 // BenchmarkOneChange: one Service among many gets other ranges, back and forth.
 func BenchmarkOneChange(b *testing.B) {
-	alone(b)
+	nstest.Alone(b)
 	before, after := crowd(), crowd()
 	after.Frontends[crowdServices/2].Allow = prefixes("198.51.100.0/24", "203.0.113.0/25")
 	states := changing(before, after)
@@ -126,19 +94,11 @@ func changing(before, after draft) [2]Desired {
 	return [2]Desired{a, b}
 }
 
-// pairs is how often with and without the table are compared: one run of each, in turns. Each takes runTime,
-// short enough to have a processor for itself now and then, whatever else goes on.
-const (
-	pairs   = 101
-	runTime = 20 * time.Millisecond
-)
-
-// compare runs load in a world with the full table and in one without, in turns, and reports the median of the
-// ratios of what they get done, and a bound that the true median is above with 95 % confidence.
+// compare compares load in a world with the full table and in one without.
 func compare(b *testing.B, name string, serve func(w *world), load func(w *world) float64) {
-	before := loadBefore(b)
-	alone(b)
-	filtered, bare := newWorld(b), otherWorld(b)
+	before := nstest.LoadBefore(b)
+	nstest.Alone(b)
+	filtered, bare := newWorld(b), nstest.Elsewhere(b, func() *world { return newWorld(b) })
 	for _, w := range []*world{filtered, bare} {
 		w.proxy()
 		serve(w)
@@ -157,66 +117,10 @@ func compare(b *testing.B, name string, serve func(w *world), load func(w *world
 	}
 	filtered.table = quietTable()
 	filtered.set(d)
-	realtime(b)
-	for b.Loop() {
-		var ratios, with, without []float64
-		load(filtered)
-		load(bare)
-		for i := range pairs {
-			var f, p float64
-			if i%2 == 0 {
-				f, p = load(filtered), load(bare)
-			} else {
-				p, f = load(bare), load(filtered)
-			}
-			ratios, with, without = append(ratios, f/p), append(with, f), append(without, p)
-		}
-		// The 42nd smallest of 101: P(Bin(101, 1/2) <= 41) = 0.037.
-		b.ReportMetric(quantile(ratios, 0.5), name+"_ratio")
-		b.ReportMetric(quantile(ratios, 41.5/pairs), name+"_ratio_low")
-		// The spread: a quarter of the pairs is below, a quarter above.
-		b.ReportMetric(quantile(ratios, 0.25), name+"_ratio_q1")
-		b.ReportMetric(quantile(ratios, 0.75), name+"_ratio_q3")
-		b.ReportMetric(before, "load")
-		b.ReportMetric(quantile(with, 0.5), "with/s")
-		b.ReportMetric(quantile(without, 0.5), "without/s")
-		b.ReportMetric(1e9/quantile(with, 0.5)-1e9/quantile(without, 0.5), "added_ns")
-	}
+	nstest.Compare(b, name, before, func() float64 { return load(filtered) }, func() float64 { return load(bare) })
 }
 
-// loadBefore returns how many processes wanted a processor in the last minute (proc_loadavg(5)). A comparison beside
-// others is void.
-func loadBefore(b *testing.B) float64 {
-	text, err := os.ReadFile("/proc/loadavg")
-	must(b, err)
-	first, _, _ := strings.Cut(string(text), " ")
-	load, err := strconv.ParseFloat(first, 64)
-	must(b, err)
-	if load > 1 {
-		b.Logf("void: the load of the machine was %.2f before, more than 1", load)
-	}
-	return load
-}
-
-func quantile(values []float64, q float64) float64 {
-	return slices.Sorted(slices.Values(values))[int(q*float64(len(values)))]
-}
-
-// otherWorld makes a world whose node is another namespace.
-func otherWorld(b *testing.B) *world {
-	made := make(chan *world)
-	go func() {
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			b.Error(err)
-		}
-		nstest.Self(b).SetUp("lo")
-		made <- newWorld(b)
-	}()
-	return <-made
-}
-
-// BenchmarkThroughput: bytes per second of a TCP stream through the address.
+// BenchmarkThroughput: chunks per second of a TCP stream through the address.
 func BenchmarkThroughput(b *testing.B) {
 	streams := make(map[*world]net.Conn)
 	chunk := make([]byte, 256<<10)
@@ -230,13 +134,10 @@ func BenchmarkThroughput(b *testing.B) {
 			b.Cleanup(func() { c.Close() })
 			streams[w] = c
 		}
-		begin, sent := time.Now(), 0
-		for time.Since(begin) < runTime {
-			n, err := c.Write(chunk)
+		return nstest.Rate(func() {
+			_, err := c.Write(chunk)
 			must(b, err)
-			sent += n
-		}
-		return float64(sent) / time.Since(begin).Seconds()
+		})
 	})
 }
 
@@ -255,17 +156,14 @@ func swallow(w *world) {
 // BenchmarkConnectionRate: short connections per second: opened, a word and its answer, closed.
 func BenchmarkConnectionRate(b *testing.B) {
 	compare(b, "connrate", func(w *world) { w.serve(w.pod, 80) }, func(w *world) float64 {
-		begin, done := time.Now(), 0
-		for time.Since(begin) < runTime {
+		return nstest.Rate(func() {
 			c, err := dial(w.client, "tcp", client4, vip4, 80, patient)
 			must(b, err)
 			must(b, talk(c, patient))
 			// No TIME-WAIT: ports would run out.
 			_ = c.(*net.TCPConn).SetLinger(0)
 			c.Close()
-			done++
-		}
-		return float64(done) / time.Since(begin).Seconds()
+		})
 	})
 }
 
@@ -290,30 +188,9 @@ func BenchmarkPackets(b *testing.B) {
 			b.Cleanup(func() { c.Close() })
 			flows[w] = c
 		}
-		begin, sent := time.Now(), 0
-		for time.Since(begin) < runTime {
-			if _, err := c.Write([]byte("x")); err != nil {
-				b.Fatal(err)
-			}
-			sent++
-		}
-		return float64(sent) / time.Since(begin).Seconds()
+		return nstest.Rate(func() {
+			_, err := c.Write([]byte("x"))
+			must(b, err)
+		})
 	})
-}
-
-// realtime gives the process its processors before all others: a run that another process interrupts says
-// nothing of the filter.
-func realtime(b *testing.B) {
-	threads, err := os.ReadDir("/proc/self/task")
-	must(b, err)
-	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
-	for _, t := range threads {
-		id, err := strconv.Atoi(t.Name())
-		if err == nil {
-			err = unix.SchedSetAttr(id, attr, 0)
-		}
-		if err != nil {
-			b.Logf("not in real time: %v", err)
-		}
-	}
 }
