@@ -63,7 +63,7 @@ func run(ctx context.Context, only string) error {
 	if err != nil {
 		return err
 	}
-	filterFound, err := measureFilter(ctx, only)
+	inPackages, err := measurePackages(ctx, only)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func run(ctx context.Context, only string) error {
 	if err != nil {
 		return err
 	}
-	found = found || filterFound || routesFound
+	found = found || inPackages || routesFound
 	for _, s := range all {
 		if !slices.ContainsFunc(s.names, func(name string) bool { return len(selected(name, only)) > 0 }) {
 			continue

@@ -7,48 +7,76 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
-// filters are the figures of the packet filter alone, which needs namespaces but no cluster: each is a metric
-// of a benchmark of internal/filter. Beside a ratio stand the bound that it is above with 95 % confidence and
-// the nanoseconds that a packet takes longer.
-var filters = []struct {
+// Packages with benchmarks that need namespaces but no cluster.
+const (
+	filterPackage = "internal/filter"
+	egressPackage = "internal/egress"
+)
+
+// packageFigure is a figure of a package's benchmark: one of its metrics.
+type packageFigure struct {
 	name, unit string
+	pkg        string
 	benchmark  string
 	metric     string
-}{
-	{"filter_full_10k_ms", "ms", "Full10k", "full_10k_ms"},
-	{"filter_kernel_mib", "MiB", "Full10k", "kernel_MiB"},
-	{"filter_process_mib", "MiB", "Full10k", "process_MiB"},
-	{"filter_one_ms", "ms", "OneChange", "one_ms"},
-	{"filter_throughput_ratio", "ratio", "Throughput", "throughput_ratio"},
-	{"filter_throughput_ratio_low", "ratio", "Throughput", "throughput_ratio_low"},
-	{"filter_throughput_ratio_q1", "ratio", "Throughput", "throughput_ratio_q1"},
-	{"filter_throughput_ratio_q3", "ratio", "Throughput", "throughput_ratio_q3"},
-	{"filter_throughput_load", "processes", "Throughput", "load"},
-	{"filter_connrate_ratio", "ratio", "ConnectionRate", "connrate_ratio"},
-	{"filter_connrate_ratio_low", "ratio", "ConnectionRate", "connrate_ratio_low"},
-	{"filter_connrate_ratio_q1", "ratio", "ConnectionRate", "connrate_ratio_q1"},
-	{"filter_connrate_ratio_q3", "ratio", "ConnectionRate", "connrate_ratio_q3"},
-	{"filter_connrate_load", "processes", "ConnectionRate", "load"},
-	{"filter_packet_ns", "ns", "Packets", "added_ns"},
 }
 
-// measureFilter prints the figures that have the prefix, and reports whether there are such.
-func measureFilter(ctx context.Context, only string) (found bool, err error) {
+// packageFigures are the figures of the packet filter alone and of the tables of outgoing connections alone.
+var packageFigures = slices.Concat([]packageFigure{
+	{"filter_full_10k_ms", "ms", filterPackage, "Full10k", "full_10k_ms"},
+	{"filter_kernel_mib", "MiB", filterPackage, "Full10k", "kernel_MiB"},
+	{"filter_process_mib", "MiB", filterPackage, "Full10k", "process_MiB"},
+	{"filter_one_ms", "ms", filterPackage, "OneChange", "one_ms"},
+	{"filter_packet_ns", "ns", filterPackage, "Packets", "added_ns"},
+	{"egress_map_1000_ms", "ms", egressPackage, "Map", "map_1000_ms"},
+	{"egress_map_one_ms", "ms", egressPackage, "Map", "map_one_ms"},
+	{"egress_map_kernel_mib", "MiB", egressPackage, "Map", "kernel_MiB"},
+	{"egress_other_packet_ns", "ns", egressPackage, "OtherPackets", "added_ns"},
+	{"egress_other_answer_ns", "ns", egressPackage, "OtherAnswers", "added_ns"},
+},
+	ratioFigures(filterPackage, "filter_throughput", "Throughput", "throughput"),
+	ratioFigures(filterPackage, "filter_connrate", "ConnectionRate", "connrate"),
+	ratioFigures(egressPackage, "egress_throughput", "Throughput", "throughput"),
+	ratioFigures(egressPackage, "egress_throughput_passed", "ThroughputPassed", "throughput_passed"),
+	ratioFigures(egressPackage, "egress_throughput_routed", "ThroughputRouted", "throughput_routed"),
+	ratioFigures(egressPackage, "egress_answer", "Answer", "answer"),
+	ratioFigures(egressPackage, "egress_answer_routed", "AnswerRouted", "answer_routed"),
+	ratioFigures(egressPackage, "egress_answer_small", "AnswerSmall", "answer_small"),
+	ratioFigures(egressPackage, "egress_answer_small_routed", "AnswerSmallRouted", "answer_small_routed"),
+	ratioFigures(egressPackage, "egress_connrate", "ConnectionRate", "connrate"),
+	ratioFigures(egressPackage, "egress_connrate_passed", "ConnectionRatePassed", "connrate_passed"),
+	ratioFigures(egressPackage, "egress_connrate_routed", "ConnectionRateRouted", "connrate_routed"),
+)
+
+// ratioFigures returns the figures of a benchmark that compares: the ratio, the bound that it is above with 95 %
+// confidence, its quartiles, and the load of the machine before.
+func ratioFigures(pkg, name, benchmark, metric string) []packageFigure {
+	list := []packageFigure{{name + "_load", "processes", pkg, benchmark, "load"}}
+	for _, suffix := range []string{"_ratio", "_ratio_low", "_ratio_q1", "_ratio_q3"} {
+		list = append(list, packageFigure{name + suffix, "ratio", pkg, benchmark, metric + suffix})
+	}
+	return list
+}
+
+// measurePackages prints the figures that have the prefix, and reports whether there are such.
+func measurePackages(ctx context.Context, only string) (found bool, err error) {
 	metrics := make(map[string]map[string]string)
-	for _, f := range filters {
+	for _, f := range packageFigures {
 		if !strings.HasPrefix(f.name, only) {
 			continue
 		}
 		found = true
-		if metrics[f.benchmark] == nil {
-			if metrics[f.benchmark], err = benchmarkFilter(ctx, f.benchmark); err != nil {
+		key := f.pkg + " " + f.benchmark
+		if metrics[key] == nil {
+			if metrics[key], err = benchmarkPackage(ctx, f.pkg, f.benchmark); err != nil {
 				return found, err
 			}
 		}
-		value, ok := metrics[f.benchmark][f.metric]
+		value, ok := metrics[key][f.metric]
 		if !ok {
 			return found, fmt.Errorf("%s: the benchmark printed no %s", f.name, f.metric)
 		}
@@ -57,11 +85,13 @@ func measureFilter(ctx context.Context, only string) (found bool, err error) {
 	return found, nil
 }
 
-// benchmarkFilter runs a benchmark of internal/filter and returns its metrics by unit. Ratios are of many runs in
-// one round already.
-func benchmarkFilter(ctx context.Context, name string) (map[string]string, error) {
+// ninefold are the benchmarks of which one round is not many runs already.
+var ninefold = []string{"Full10k", "OneChange", "Map"}
+
+// benchmarkPackage runs a benchmark of a package and returns its metrics by unit.
+func benchmarkPackage(ctx context.Context, pkg, name string) (map[string]string, error) {
 	rounds := "1x"
-	if name == "Full10k" || name == "OneChange" {
+	if slices.Contains(ninefold, name) {
 		rounds = "9x"
 	}
 	cmd := exec.CommandContext(
@@ -72,12 +102,12 @@ func benchmarkFilter(ctx context.Context, name string) (map[string]string, error
 		"-bench=^Benchmark"+name+"$",
 		"-benchtime="+rounds,
 		"-timeout=5m",
-		"github.com/holdfast-lb/holdfast/internal/filter",
+		"github.com/holdfast-lb/holdfast/"+pkg,
 	)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("run benchmark %s: %w\n%s", name, err, out)
+		return nil, fmt.Errorf("run benchmark %s of %s: %w\n%s", name, pkg, err, out)
 	}
 	return metricsOf(out, name), nil
 }
