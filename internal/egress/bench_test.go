@@ -5,9 +5,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -51,6 +55,14 @@ func (r *rig) detour() {
 	r.router.Output(
 		"ip", "neigh", "replace", n.address().v4, "lladdr", router.MAC("eth0").String(), "dev", "eth0", "nud", "permanent",
 	)
+}
+
+// BenchmarkControl compares two worlds that masquerade: how far a ratio may be off.
+func BenchmarkControl(b *testing.B) {
+	before := nstest.LoadBefore(b)
+	nstest.Alone(b)
+	one, other := newRig(b), nstest.Elsewhere(b, func() *rig { return newRig(b) })
+	nstest.Compare(b, "control", before, download(one), download(other))
 }
 
 // compare compares load in a world that translates, with answers by way of the owner, and in another one.
@@ -124,57 +136,93 @@ const (
 
 // upload returns a load: the bytes per second from the pod to the partner.
 func upload(r *rig) func() float64 {
-	pod, partner := r.stream()
-	return func() float64 { return transfer(r.t, largeTransfer, pod, partner) }
+	open := r.streams()
+	return func() float64 {
+		pod, partner := open()
+		return transfer(r.t, largeTransfer, pod, partner)
+	}
 }
 
 // download returns a load: the bytes per second from the partner to the pod.
 func download(r *rig) func() float64 {
-	pod, partner := r.stream()
-	return func() float64 { return transfer(r.t, largeTransfer, partner, pod) }
+	open := r.streams()
+	return func() float64 {
+		pod, partner := open()
+		return transfer(r.t, largeTransfer, partner, pod)
+	}
 }
 
 // downloadFrames is download without packets larger than a frame, which the kernel otherwise forwards as one.
 func downloadFrames(r *rig) func() float64 {
 	r.partner.Output("ip", "link", "set", "eth0", "gso_max_segs", "1")
-	pod, partner := r.stream()
-	return func() float64 { return transfer(r.t, smallTransfer, partner, pod) }
+	open := r.streams()
+	return func() float64 {
+		pod, partner := open()
+		return transfer(r.t, smallTransfer, partner, pod)
+	}
 }
 
-// stream opens a connection of the pod to the partner and returns both ends.
-func (r *rig) stream() (pod, partner net.Conn) {
-	r.t.Helper()
+// streams returns what opens a connection of the pod to the partner and returns both ends. The kernel adapts windows
+// to each connection for its whole life, so each run has one of its own.
+func (r *rig) streams() func() (pod, partner net.Conn) {
+	// CUBIC ends slow start by delays (RFC 9406), sometimes at half of the throughput.
+	for _, host := range []*nstest.NS{r.pod.NS, r.partner} {
+		host.Sysctl("ipv4/tcp_congestion_control", "reno")
+	}
 	accepted := make(chan net.Conn)
+	ended := make(chan struct{})
+	r.t.Cleanup(func() { close(ended) })
 	r.partner.Serve(fmt.Sprint(":", benchPort), func(c net.Conn) {
 		accepted <- c
-		<-r.t.Context().Done()
+		<-ended
 	})
-	pod = r.pod.dial(r.t, "tcp", partner4, benchPort)
-	return pod, <-accepted
+	return func() (pod, partner net.Conn) {
+		pod, err := r.pod.try("tcp", partner4, benchPort, patient)
+		must(r.t, err)
+		return pod, <-accepted
+	}
 }
 
-// transfer sends bytes and returns how many arrive in a second. It ends when all have arrived.
+// transfer sends bytes and returns how many arrive in a second. It ends when all have arrived. Each end has a processor
+// to itself: if the kernel places them, some transfers have both ends on one, and take twice as long.
 func transfer(t testing.TB, size int, from, to net.Conn) float64 {
-	arrived := make(chan error)
+	var ends errgroup.Group
 	begin := time.Now()
-	go func() {
+	ends.Go(func() error {
+		pin(0)
+		buffer := make([]byte, 256<<10)
+		for range size / len(buffer) {
+			if _, err := from.Write(buffer); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	ends.Go(func() error {
+		pin(1)
 		buffer := make([]byte, 1<<20)
-		var err error
-		for left := size; left > 0 && err == nil; {
-			var n int
-			n, err = to.Read(buffer)
+		for left := size; left > 0; {
+			n, err := to.Read(buffer)
+			if err != nil {
+				return err
+			}
 			left -= n
 		}
-		arrived <- err
-	}()
+		return nil
+	})
+	must(t, ends.Wait())
+	rate := float64(size) / time.Since(begin).Seconds()
+	must(t, from.Close())
+	must(t, to.Close())
+	return rate
+}
 
-	chunk := make([]byte, 256<<10)
-	for range size / len(chunk) {
-		_, err := from.Write(chunk)
-		must(t, err)
-	}
-	must(t, <-arrived)
-	return float64(size) / time.Since(begin).Seconds()
+// pin binds the goroutine to a processor, for its whole life.
+func pin(processor int) {
+	runtime.LockOSThread()
+	var set unix.CPUSet
+	set.Set(processor % runtime.NumCPU())
+	_ = unix.SchedSetaffinity(0, &set)
 }
 
 // connect returns a load: the connections per second from the pod to the partner.

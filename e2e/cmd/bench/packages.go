@@ -40,6 +40,7 @@ var packageFigures = slices.Concat([]packageFigure{
 },
 	ratioFigures(filterPackage, "filter_throughput", "Throughput", "throughput"),
 	ratioFigures(filterPackage, "filter_connrate", "ConnectionRate", "connrate"),
+	ratioFigures(egressPackage, "egress_control", "Control", "control"),
 	ratioFigures(egressPackage, "egress_throughput", "Throughput", "throughput"),
 	ratioFigures(egressPackage, "egress_throughput_passed", "ThroughputPassed", "throughput_passed"),
 	ratioFigures(egressPackage, "egress_throughput_routed", "ThroughputRouted", "throughput_routed"),
