@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestAdvertisersOfClass checks that the table of classes gives each Service the advertisers that it gets by itself, plan
-// after plan. Services that share an entry must be many enough to show something.
+// TestAdvertisersOfClass checks that the table of classes gives each Service the advertisers that it gets by itself,
+// plan after plan. Services that share an entry must be many enough to show something.
 func TestAdvertisersOfClass(t *testing.T) {
 	shared, asked := 0, 0
 	for seed := range uint64(20) {
@@ -71,8 +71,8 @@ func byItself(p *planner, s *lb.Service) *advertisers {
 	return p.newAdvertisers(s, all)
 }
 
-// TestAdvertisersBound checks that tenants cannot make the table of classes grow without a bound, and that a Service gets
-// its own advertisers although the table was cleared.
+// TestAdvertisersBound checks that tenants cannot make the table of classes grow without a bound, and that a Service
+// gets its own advertisers although the table was cleared.
 func TestAdvertisersBound(t *testing.T) {
 	s := base()
 	first := s.Services[0]
@@ -96,9 +96,9 @@ func TestAdvertisersBound(t *testing.T) {
 	}
 }
 
-// BenchmarkDeath plans after the death of one node among 1,000. L2 is for comparison. The other Services are advertised by
-// BGP: with one address; with two; with node selectors and a route that covers many addresses; each with node selectors
-// of its own; with externalTrafficPolicy Local.
+// BenchmarkDeath plans after the death of one node among 1,000. L2 is for comparison. The other Services are advertised
+// by BGP: with one address; with two; with node selectors and a route that covers many addresses; each with node
+// selectors of its own; with externalTrafficPolicy Local.
 func BenchmarkDeath(b *testing.B) {
 	for _, services := range []int{1000, 10_000} {
 		for _, kind := range []string{"L2", "BGP", "DualStack", "Wide", "Selectors", "Local"} {

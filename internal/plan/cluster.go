@@ -263,8 +263,8 @@ func (p *planner) message(
 	case lb.NoServingEndpoint:
 		return fmt.Sprintf("no endpoint serves a port of the Service over %s", f)
 	case lb.IgnoredByKubeProxy:
-		return "kube-proxy does not serve the Service, since it or its EndpointSlices have the label service.kubernetes.io/service-proxy-name or " +
-			"service.kubernetes.io/headless"
+		return "kube-proxy does not serve the Service, since it or its EndpointSlices have the label " +
+			"service.kubernetes.io/service-proxy-name or service.kubernetes.io/headless"
 	case lb.FilterNotEnforceable:
 		return "nothing enforces the source ranges of the annotations or of the pool, " +
 			"since Holdfast does not filter (dataPath: Other)"

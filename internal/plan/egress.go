@@ -87,8 +87,8 @@ func (p *planner) source(s *lb.Service, f lb.Family) lb.EgressSource {
 	return out
 }
 
-// ownSlice returns the first port of the slice that pods of a namespace have on this node. A slice that rests may be given
-// to another node at any moment.
+// ownSlice returns the first port of the slice that pods of a namespace have on this node. A slice that rests may be
+// given to another node at any moment.
 func (p *planner) ownSlice(namespace string, a netip.Addr) (first uint16, exists bool) {
 	for _, s := range p.slicesOf(a) {
 		if s.Node == p.node && s.Namespace == namespace && s.Released.IsZero() {
@@ -149,8 +149,8 @@ func sharesSubnet(a, b lb.Link) bool {
 	})
 }
 
-// passes returns the slices of other nodes whose answers this node may get: it may announce their addresses. Slices that
-// rest are among them, since answers to older connections may still arrive.
+// passes returns the slices of other nodes whose answers this node may get: it may announce their addresses. Slices
+// that rest are among them, since answers to older connections may still arrive.
 func (p *planner) passes() (out []lb.EgressPass) {
 	for _, s := range p.state.Slices {
 		holders := p.servicesOf[s.Address]

@@ -57,9 +57,10 @@ func egressOf(e lb.Egress) string {
 }
 
 const (
-	fromV4    = "10.244.1.5 from 192.0.2.10:61440 by eth0"
-	fromV6    = "fd00:244::5 from 2001:db8::10:61440 by eth0"
-	passesOn  = "192.0.2.10:53248 to 192.0.2.3 by eth0; 192.0.2.10:57344 to 192.0.2.2 by eth0; 2001:db8::10:57344 to fe80::2 by eth0"
+	fromV4   = "10.244.1.5 from 192.0.2.10:61440 by eth0"
+	fromV6   = "fd00:244::5 from 2001:db8::10:61440 by eth0"
+	passesOn = "192.0.2.10:53248 to 192.0.2.3 by eth0; 192.0.2.10:57344 to 192.0.2.2 by eth0; " +
+		"2001:db8::10:57344 to fe80::2 by eth0"
 	closedV4  = "10.244.1.5 closed: "
 	closedV6  = "fd00:244::5 closed: "
 	notShared = "node w1 has no %s subnet in common with node w2 on the link where that announces %s"
@@ -74,29 +75,42 @@ func TestEgress(t *testing.T) {
 	}{
 		"the owner":         {"", nil, fromV4 + "; " + fromV6 + "; " + passesOn},
 		"another node owns": {"drain w1", nil, fromV4 + "; " + fromV6 + "; " + passesOn},
-		"no owner":          {"idle", nil, closedV4 + "no node announces 192.0.2.10; " + closedV6 + "no node announces 2001:db8::10; " + passesOn},
-		"BGP only":          {"nol2", nil, closedV4 + "no L2Advertisement announces 192.0.2.10; " + closedV6 + "no L2Advertisement announces 2001:db8::10"},
-		"may not announce":  {"l2nodes w2 w3", nil, fromV4 + "; " + fromV6},
+		"no owner": {
+			"idle", nil,
+			closedV4 + "no node announces 192.0.2.10; " + closedV6 + "no node announces 2001:db8::10; " + passesOn,
+		},
+		"BGP only": {
+			"nol2", nil,
+			closedV4 + "no L2Advertisement announces 192.0.2.10; " + closedV6 + "no L2Advertisement announces 2001:db8::10",
+		},
+		"may not announce": {"l2nodes w2 w3", nil, fromV4 + "; " + fromV6},
 		"another link with it": {"drain w1", func(s *lb.State) {
 			addresses := s.Links["w1"][0].Addresses
 			s.Links["w1"] = links("w1", "eth7=lan")
 			s.Links["w1"][0].Addresses = addresses
 		}, fromV4To("eth7") + "; " + fromV6To("eth7") + "; " + passesTo("eth7")},
 		"without the annotation": {"", func(s *lb.State) { s.Services[0].Egress = false }, passesOn},
-		"an address gone":        {"v4only", nil, fromV4 + "; " + closedV6 + "Service default/web has no IPv6 address; " + passesV4},
-		"no Service any more":    {"deleted", nil, ""},
+		"an address gone": {
+			"v4only", nil, fromV4 + "; " + closedV6 + "Service default/web has no IPv6 address; " + passesV4,
+		},
+		"no Service any more": {"deleted", nil, ""},
 		"no common subnet": {"l2nodes w2", func(s *lb.State) {
 			s.Links["w1"] = links("w1", "eth0=198.51.100.0/24")
 			s.Links["w1"][0].Addresses = nil
 		}, closedV4 + fmt.Sprintf(notShared, "IPv4", v4) + "; " + closedV6 + fmt.Sprintf(notShared, "IPv6", v6)},
 		"no slice": {"", func(s *lb.State) { s.Slices = s.Slices[:1] },
-			closedV4 + "node w1 has no ports of 192.0.2.10; " + closedV6 + "node w1 has no ports of 2001:db8::10; 192.0.2.10:53248 to 192.0.2.3 by eth0"},
+			closedV4 + "node w1 has no ports of 192.0.2.10; " + closedV6 +
+				"node w1 has no ports of 2001:db8::10; 192.0.2.10:53248 to 192.0.2.3 by eth0"},
 		"the slice of another namespace": {"v4only", func(s *lb.State) { s.Slices[2].Namespace = "strange" },
-			closedV4 + "node w1 has no ports of 192.0.2.10; " + closedV6 + "Service default/web has no IPv6 address; " + passesV4},
+			closedV4 + "node w1 has no ports of 192.0.2.10; " + closedV6 + "Service default/web has no IPv6 address; " +
+				passesV4},
 		"a slice that rests": {"v4only", func(s *lb.State) { s.Slices[2].Released = start },
-			closedV4 + "node w1 has no ports of 192.0.2.10; " + closedV6 + "Service default/web has no IPv6 address; " + passesV4},
-		"a feature is missing": {"v4only", func(s *lb.State) { s.Here.EgressLacks = map[lb.Family]string{lb.IPv4: "the kernel refuses it"} },
-			closedV4 + "the kernel refuses it; " + closedV6 + "Service default/web has no IPv6 address; " + passesV4},
+			closedV4 + "node w1 has no ports of 192.0.2.10; " + closedV6 + "Service default/web has no IPv6 address; " +
+				passesV4},
+		"a feature is missing": {
+			"v4only", func(s *lb.State) { s.Here.EgressLacks = map[lb.Family]string{lb.IPv4: "the kernel refuses it"} },
+			closedV4 + "the kernel refuses it; " + closedV6 + "Service default/web has no IPv6 address; " + passesV4,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := base()
@@ -139,7 +153,9 @@ func TestEgressInside(t *testing.T) {
 		}
 		return false
 	}
-	for _, a := range []string{"10.244.2.7", "fd00:244:0:2::7", "10.0.0.1", "fd00::3", "192.0.2.255", "2001:db8::ffff", "fe80::2"} {
+	for _, a := range []string{
+		"10.244.2.7", "fd00:244:0:2::7", "10.0.0.1", "fd00::3", "192.0.2.255", "2001:db8::ffff", "fe80::2",
+	} {
 		if !contains(a) {
 			t.Errorf("%s is outside of %v", a, inside)
 		}
@@ -151,8 +167,8 @@ func TestEgressInside(t *testing.T) {
 	}
 }
 
-// TestEgressFollows shows that a Memory plans outgoing connections by the last plan, and that pods and slices alone make
-// it plan no Service again.
+// TestEgressFollows shows that a Memory plans outgoing connections by the last plan, and that pods and slices alone
+// make it plan no Service again.
 func TestEgressFollows(t *testing.T) {
 	s := base()
 	sending(&s)

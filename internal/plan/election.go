@@ -235,8 +235,8 @@ func (p *planner) topRanked(e *election, r *ranking, a netip.Addr) []int {
 	return r.topRanked[key]
 }
 
-// hasEndpoint reports whether the node has an endpoint that can serve one of the Services. Where the network between the
-// nodes fails, no other node can serve them.
+// hasEndpoint reports whether the node has an endpoint that can serve one of the Services. Where the network between
+// the nodes fails, no other node can serve them.
 func (p *planner) hasEndpoint(e *election, i int) bool {
 	return slices.ContainsFunc(e.services, func(s *lb.Service) bool {
 		return s.ServingAnywhere(e.family) || s.ServingNodes(e.family).Has(p.nodes[i].Name)

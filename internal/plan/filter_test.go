@@ -61,19 +61,29 @@ func TestFilter(t *testing.T) {
 	}{
 		{"open Service on its owner", "w1", func(*lb.State) {}, guard + ping + open},
 		{"frontends are on every node", "w2", func(*lb.State) {}, guard + ping + open},
-		{"pings are answered while a speaker starts and knows no other", "w1", func(s *lb.State) { s.Members = nil }, guard + ping + open},
+		{
+			"pings are answered while a speaker starts and knows no other",
+			"w1", func(s *lb.State) { s.Members = nil }, guard + ping + open,
+		},
 		{"no pings without an endpoint", "w1", func(s *lb.State) { s.Services[0].Backends = lb.Backend{} }, guard + open},
-		{"no pings to the family without an endpoint", "w1", func(s *lb.State) { s.Services[0].Backends = backends("4/all=w2") },
-			guard + "ping [192.0.2.10]\n" + open},
+		{
+			"no pings to the family without an endpoint",
+			"w1", func(s *lb.State) { s.Services[0].Backends = backends("4/all=w2") },
+			guard + "ping [192.0.2.10]\n" + open,
+		},
 		{"Local: refused by family and port", "w1", func(s *lb.State) {
-			s.Services[0].Local, s.Services[0].Ports, s.Services[0].Backends = true, portsOf("80,443"), backends("4/80=w1,w2", "4/443=w1!", "6/all=w2")
+			s.Services[0].Local = true
+			s.Services[0].Ports = portsOf("80,443")
+			s.Services[0].Backends = backends("4/80=w1,w2", "4/443=w1!", "6/all=w2")
 		}, guard + "ping [192.0.2.10]\n" + `192.0.2.10 TCP/80 default/web
 192.0.2.10 TCP/443 default/web
 2001:db8::10 TCP/80 default/web refused
 2001:db8::10 TCP/443 default/web refused
 `},
 		{"Local: a node with one of the ports", "w2", func(s *lb.State) {
-			s.Services[0].Local, s.Services[0].Ports, s.Services[0].Backends = true, portsOf("80,443"), backends("46/80=w2", "46/443=w1")
+			s.Services[0].Local = true
+			s.Services[0].Ports = portsOf("80,443")
+			s.Services[0].Backends = backends("46/80=w2", "46/443=w1")
 		}, guard + ping + `192.0.2.10 TCP/80 default/web
 192.0.2.10 TCP/443 default/web refused
 2001:db8::10 TCP/80 default/web
@@ -81,22 +91,32 @@ func TestFilter(t *testing.T) {
 `},
 		{"unknown node", "w9", func(*lb.State) {}, guard + ping + open},
 		{"ranges of one family close the other", "w3", func(s *lb.State) {
-			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16"), ConnectionLimit: 5, RateLimit: 2,
-				LogDrops: true}
+			s.Services[0].Access = lb.Access{
+				Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16"), ConnectionLimit: 5,
+				RateLimit: 2, LogDrops: true,
+			}
 		}, guard + ping + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8] but [10.9.0.0/16] limits 5 2 logged
 2001:db8::10 TCP/80 default/web from [] limits 5 2 logged
 `},
-		{"deny alone leaves the others in", "w3", func(s *lb.State) { s.Services[0].Access = lb.Access{Deny: prefixes("2001:db8:9::/48")} },
+		{
+			"deny alone leaves the others in",
+			"w3", func(s *lb.State) { s.Services[0].Access = lb.Access{Deny: prefixes("2001:db8:9::/48")} },
 			guard + ping + `192.0.2.10 TCP/80 default/web
 2001:db8::10 TCP/80 default/web but [2001:db8:9::/48]
-`},
+`,
+		},
 		{"a Service narrows its pool's ranges", "w3", func(s *lb.State) {
 			s.Pools[0].Restricted, s.Pools[0].SourceRanges = true, prefixes("10.0.0.0/8", "172.16.0.0/12", "2001:db8:1::/48")
-			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.1.0.0/16", "172.0.0.0/8", "192.0.2.0/24", "::/0")}
+			s.Services[0].Access = lb.Access{
+				Restricted: true, Allow: prefixes("10.1.0.0/16", "172.0.0.0/8", "192.0.2.0/24", "::/0"),
+			}
 		}, guard + ping + `192.0.2.10 TCP/80 default/web from [10.1.0.0/16 172.16.0.0/12]
 2001:db8::10 TCP/80 default/web from [2001:db8:1::/48]
 `},
-		{"the pool's ranges are the default", "w3", func(s *lb.State) { s.Pools[0].Restricted, s.Pools[0].SourceRanges = true, prefixes("10.0.0.0/8") },
+		{"the pool's ranges are the default", "w3", func(s *lb.State) {
+			s.Pools[0].Restricted = true
+			s.Pools[0].SourceRanges = prefixes("10.0.0.0/8")
+		},
 			guard + ping + `192.0.2.10 TCP/80 default/web from [10.0.0.0/8]
 2001:db8::10 TCP/80 default/web from []
 `},
@@ -157,12 +177,20 @@ ping [192.0.2.10 2001:db8::10 2001:db8::20]
 `},
 		{"a port that two claim has the terms of both", "w3", func(s *lb.State) {
 			s.Services[0].Addresses = s.Services[0].Addresses[:1]
-			s.Services[0].Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.2.0.0/16"), RateLimit: 5, ConnectionLimit: 7}
+			s.Services[0].Access = lb.Access{
+				Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.2.0.0/16"), RateLimit: 5,
+				ConnectionLimit: 7,
+			}
 			thief := new(*s.Services[0])
-			thief.Key.Name, thief.Access = "z", lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/9", "192.0.2.0/24"), Deny: prefixes("10.2.3.0/24", "10.9.0.0/16"),
-				RateLimit: 3}
+			thief.Key.Name = "z"
+			thief.Access = lb.Access{
+				Restricted: true, Allow: prefixes("10.0.0.0/9", "192.0.2.0/24"),
+				Deny: prefixes("10.2.3.0/24", "10.9.0.0/16"), RateLimit: 3,
+			}
 			s.Services = append(s.Services, thief)
-		}, guard + "ping [192.0.2.10]\n192.0.2.10 TCP/80 default/web from [10.0.0.0/9] but [10.2.0.0/16 10.9.0.0/16] limits 7 3\n"},
+		},
+			guard + "ping [192.0.2.10]\n192.0.2.10 TCP/80 default/web from [10.0.0.0/9] but [10.2.0.0/16 " +
+				"10.9.0.0/16] limits 7 3\n"},
 		{"what others have is theirs", "w3", func(s *lb.State) {
 			s.Services = nil
 			s.Reserved = map[netip.Addr]lb.Key{netip.MustParseAddr("192.0.2.0"): {}, netip.MustParseAddr("192.0.2.255"): {}}
@@ -170,14 +198,16 @@ ping [192.0.2.10 2001:db8::10 2001:db8::20]
 			s.Nodes["w1"] = lb.Node{Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.8")}}
 		}, "guard [192.0.2.1-192.0.2.6 192.0.2.8-192.0.2.254 2001:db8::-2001:db8::fffe]\n"},
 		{"an address on the node's own link is never closed", "w3", func(s *lb.State) { s.Here.Addresses = []netip.Addr{v4} },
-			"guard [192.0.2.0-192.0.2.9 192.0.2.11-192.0.2.255 2001:db8::-2001:db8::ffff]\nping [2001:db8::10]\n2001:db8::10 TCP/80 default/web\n"},
+			"guard [192.0.2.0-192.0.2.9 192.0.2.11-192.0.2.255 2001:db8::-2001:db8::ffff]\nping [2001:db8::10]\n" +
+				"2001:db8::10 TCP/80 default/web\n"},
 		{"an address that a Node lists is closed like any other", "w3", func(s *lb.State) {
 			s.Nodes["w9"] = lb.Node{Name: "w9", Addresses: []netip.Addr{v4}}
 			s.Nodes["w3"] = lb.Node{Name: "w3", Addresses: []netip.Addr{v6}}
 		}, guard + ping + open},
 		{"who goes is filtered for as long as its status shows an address", "w3", func(s *lb.State) {
 			gone := *s.Services[0]
-			gone.Addresses, gone.Access = gone.Addresses[:1], lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16")}
+			gone.Addresses = gone.Addresses[:1]
+			gone.Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16")}
 			s.Services = nil
 			s.Leaving = []lb.Leaving{{Addresses: []netip.Addr{v4, v6}, Served: gone}}
 		}, guard + "192.0.2.10 TCP/80 default/web from [10.0.0.0/8] but [10.9.0.0/16]\n"},
@@ -260,9 +290,8 @@ func checkFilter(t *testing.T, r *rand.Rand, s lb.State, f lb.Filter) {
 		}
 	}
 	all := slices.Collect(f.Each())
-	if !slices.IsSortedFunc(all, compareFrontends) || len(all) != len(slices.CompactFunc(slices.Clone(all), func(a, b *lb.Frontend) bool {
-		return compareFrontends(a, b) == 0
-	})) {
+	unique := slices.CompactFunc(slices.Clone(all), func(a, b *lb.Frontend) bool { return compareFrontends(a, b) == 0 })
+	if !slices.IsSortedFunc(all, compareFrontends) || len(all) != len(unique) {
 		t.Errorf("frontends %v are not ordered and unique", all)
 	}
 	index := newPoolIndex(s.Pools)

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestLeaveOver: plan after plan, as a speaker makes them, a drained node withdraws once and takes nothing back until it is
-// uncordoned or the others are gone.
+// TestLeaveOver: plan after plan, as a speaker makes them, a drained node withdraws once and takes nothing back until
+// it is uncordoned or the others are gone.
 func TestLeaveOver(t *testing.T) {
 	s := world(t, "v4only")
 	step := func(after time.Duration, want string) {
@@ -44,8 +44,9 @@ func TestLeaveOver(t *testing.T) {
 	step(time.Second, "stays")
 }
 
-// TestRelays: plan after plan, a relay has one Start until its address moves here again, and none if an earlier run of this speaker
-// began it. It goes on for relayGrace after the address went back to its former owner, as long as that lives.
+// TestRelays: plan after plan, a relay has one Start until its address moves here again, and none if an earlier run of
+// this speaker began it. It goes on for relayGrace after the address went back to its former owner, as long as that
+// lives.
 func TestRelays(t *testing.T) {
 	s := world(t, "previous w2")
 	at := func(second int64) time.Time { return start.Add(time.Duration(second) * time.Second) }

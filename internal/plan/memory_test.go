@@ -24,7 +24,8 @@ type town struct {
 	lb.State
 }
 
-// newTown returns base with a dozen Services, some of which share addresses, and two advertisements that contradict each other where both select.
+// newTown returns base with a dozen Services, some of which share addresses, and two advertisements that contradict
+// each other where both select.
 func newTown(t *testing.T, seed uint64) *town {
 	w := &town{rand.New(rand.NewPCG(seed, 0)), t, base()}
 	for i := range 12 {
@@ -43,7 +44,10 @@ func (w *town) service(i int) *lb.Service {
 	if w.IntN(6) == 0 {
 		shared = w.IntN(12)
 	}
-	s.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(20 + 3*shared)}), netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", 0x20+3*i))}
+	s.Addresses = []netip.Addr{
+		netip.AddrFrom4([4]byte{192, 0, 2, byte(20 + 3*shared)}),
+		netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", 0x20+3*i)),
+	}
 	s.AnnouncedBy = lb.ByNode{{Address: s.Addresses[0], Node: w.node()}}
 	s.Created = start.Add(time.Duration(w.IntN(3)) * time.Second)
 	if w.IntN(4) == 0 {
@@ -65,7 +69,8 @@ func (w *town) node() string { return fmt.Sprint("w", 1+w.IntN(3)) }
 func (w *town) advertise() {
 	w.L2Advertisements = []lb.L2Advertisement{{Name: "l2"}}
 	w.BGPAdvertisements = []lb.BGPAdvertisement{{Name: "bgp", AggregationLength: 32, AggregationLengthV6: 128}, {
-		Name: "wide", AggregationLength: 28, AggregationLengthV6: 124, LocalPref: uint32(w.IntN(2)), Scope: lb.Scope{ServiceSelectors: labelled("app", "a")},
+		Name: "wide", AggregationLength: 28, AggregationLengthV6: 124, LocalPref: uint32(w.IntN(2)),
+		Scope: lb.Scope{ServiceSelectors: labelled("app", "a")},
 	}}
 }
 
@@ -81,9 +86,17 @@ func (w *town) put(services ...*lb.Service) {
 // fresh copies what orders change.
 func (w *town) fresh() {
 	s := &w.State
-	s.Nodes, s.Links, s.Unfit, s.Members = maps.Clone(s.Nodes), maps.Clone(s.Links), maps.Clone(s.Unfit), maps.Clone(s.Members)
-	s.Left, s.Stopping, s.HeldDown, s.SpeakerDown = maps.Clone(s.Left), maps.Clone(s.Stopping), maps.Clone(s.HeldDown), maps.Clone(s.SpeakerDown)
-	s.L2Advertisements, s.BGPAdvertisements, s.Peers = slices.Clone(s.L2Advertisements), slices.Clone(s.BGPAdvertisements), slices.Clone(s.Peers)
+	s.Nodes = maps.Clone(s.Nodes)
+	s.Links = maps.Clone(s.Links)
+	s.Unfit = maps.Clone(s.Unfit)
+	s.Members = maps.Clone(s.Members)
+	s.Left = maps.Clone(s.Left)
+	s.Stopping = maps.Clone(s.Stopping)
+	s.HeldDown = maps.Clone(s.HeldDown)
+	s.SpeakerDown = maps.Clone(s.SpeakerDown)
+	s.L2Advertisements = slices.Clone(s.L2Advertisements)
+	s.BGPAdvertisements = slices.Clone(s.BGPAdvertisements)
+	s.Peers = slices.Clone(s.Peers)
 	s.ProxyPods, s.Pools = slices.Clone(s.ProxyPods), slices.Clone(s.Pools)
 }
 
@@ -95,7 +108,11 @@ func (w *town) step() {
 	case 0:
 		w.Nodes, w.Links, w.Peers, w.Pools = one.Nodes, one.Links, one.Peers, one.Pools
 	case 1:
-		w.Members, w.Left, w.Stopping, w.HeldDown, w.SpeakerDown = one.Members, one.Left, one.Stopping, one.HeldDown, one.SpeakerDown
+		w.Members = one.Members
+		w.Left = one.Left
+		w.Stopping = one.Stopping
+		w.HeldDown = one.HeldDown
+		w.SpeakerDown = one.SpeakerDown
 	case 2:
 		w.Unfit, w.Here, w.OtherDataPath, w.Leaving = one.Unfit, lb.Here{}, false, nil
 	case 3:
@@ -198,10 +215,14 @@ func rekeyed[V any](m map[netip.Addr]V, moved map[netip.Addr]netip.Addr) map[net
 }
 
 // inside has a comparison of plans look into maps.
-var inside = []cmp.Option{cmp.Exporter(func(reflect.Type) bool { return true }), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})}
+var inside = []cmp.Option{
+	cmp.Exporter(func(reflect.Type) bool { return true }),
+	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{}),
+}
 
-// TestMemory: plan after plan, a Memory plans what ForNode plans, and takes most from the plan before where one thing changed. It changes
-// nothing of the plan before, which sinks and the witness have. HISTORIES is the number of histories of 200 steps; 500 are 10^5.
+// TestMemory: plan after plan, a Memory plans what ForNode plans, and takes most from the plan before where one thing
+// changed. It changes nothing of the plan before, which sinks and the witness have. HISTORIES is the number of
+// histories of 200 steps; 500 are 10^5.
 func TestMemory(t *testing.T) {
 	histories := 20
 	if testing.Short() {
@@ -222,7 +243,8 @@ func TestMemory(t *testing.T) {
 				t.Fatalf("seed %d, step %d: -ForNode +Memory\n%s", seed, step, cmp.Diff(want, got, inside...))
 			}
 			if !reflect.DeepEqual(stays, before) {
-				t.Fatalf("seed %d, step %d: the plan before has changed: -was +is\n%s", seed, step, cmp.Diff(stays, before, inside...))
+				t.Fatalf("seed %d, step %d: the plan before has changed: -was +is\n%s", seed, step,
+					cmp.Diff(stays, before, inside...))
 			}
 			taken, planned, before, stays = taken+recalled(got, before), planned+len(w.Services), got, want
 			if w.IntN(8) > 0 {
@@ -272,8 +294,8 @@ func TestCheck(t *testing.T) {
 	next("w1")
 }
 
-// TestShared: where a Service changes and its plan does not, the next plan is the last one, and the sinks see that at once. Where it does, the
-// rest stays.
+// TestShared: where a Service changes and its plan does not, the next plan is the last one, and the sinks see that at
+// once. Where it does, the rest stays.
 func TestShared(t *testing.T) {
 	s, m := base(), Memory{}
 	for i := range 8 {
@@ -305,7 +327,9 @@ func TestShared(t *testing.T) {
 		t.Errorf("an endpoint moved, and shared is %v", got)
 	}
 	silent := next(func(s *lb.Service) { s.Backends = lb.Backend{} })
-	if moved.Owners.Same(silent.Owners) || moved.Filter.Pings.Same(silent.Filter.Pings) || !moved.Filter.Frontends.Same(silent.Filter.Frontends) {
+	wronglyShared := moved.Owners.Same(silent.Owners) || moved.Filter.Pings.Same(silent.Filter.Pings) ||
+		!moved.Filter.Frontends.Same(silent.Filter.Frontends)
+	if wronglyShared {
 		t.Errorf("a Service serves no longer, and shared is %v", shared(moved, silent))
 	}
 	for k, v := range silent.Verdicts.All() {
@@ -316,6 +340,7 @@ func TestShared(t *testing.T) {
 	m.wrong.Store(true)
 	whole := m.ForNode("w1", s)
 	if !whole.Filter.Frontends.Same(silent.Filter.Frontends) || !whole.Announcements.Same(silent.Announcements) {
-		t.Error("a plan of all Services, as after a node's death, has the same content, and the sinks take it for another one")
+		t.Error("a plan of all Services, as after a node's death, has the same content, and the sinks take it " +
+			"for another one")
 	}
 }

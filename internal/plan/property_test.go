@@ -14,11 +14,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestOneOwner: with any links, drains, hold-downs, preferences and sharing, all living nodes agree on at most one owner,
-// each condition of each Service has exactly one writer, and the death of a node moves only its own addresses.
+// TestOneOwner: with any links, drains, hold-downs, preferences and sharing, all living nodes agree on at most one
+// owner, each condition of each Service has exactly one writer, and the death of a node moves only its own addresses.
 //
-// Traps: an address on two nodes (kube-vip #947, #1413; Cilium #48456, #48419); a dead node stays the owner until its Node object is
-// deleted (Calico 3.34).
+// Traps: an address on two nodes (kube-vip #947, #1413; Cilium #48456, #48419); a dead node stays the owner until its
+// Node object is deleted (Calico 3.34).
 func TestOneOwner(t *testing.T) {
 	for seed := range uint64(400) {
 		s := randomState(seed)
@@ -39,8 +39,8 @@ func TestOneOwner(t *testing.T) {
 	}
 }
 
-// allOwners returns the nodes that announce each address by their own plans. It fails unless one living node writes each condition,
-// and all agree on the owners.
+// allOwners returns the nodes that announce each address by their own plans. It fails unless one living node writes
+// each condition, and all agree on the owners.
 func allOwners(t *testing.T, s lb.State) map[netip.Addr]string {
 	t.Helper()
 	out, writers := map[netip.Addr]string{}, map[string]string{}
@@ -82,7 +82,9 @@ func randomState(seed uint64) lb.State {
 	}
 	for i := range 6 {
 		name := fmt.Sprint("n", i)
-		s.Nodes[name] = lb.Node{Name: name, Draining: r(3), Excluded: r(5), Labels: map[string]string{"even": fmt.Sprint(i%2 == 0)}}
+		s.Nodes[name] = lb.Node{
+			Name: name, Draining: r(3), Excluded: r(5), Labels: map[string]string{"even": fmt.Sprint(i%2 == 0)},
+		}
 		s.Members[name], s.HeldDown[name], s.Stopping[name] = true, r(4), r(4)
 		switch {
 		case r(4):
@@ -108,7 +110,9 @@ func randomState(seed uint64) lb.State {
 		Preferred: []lb.Preference{{Weight: 5, Selector: labelled("even", "true")[0]}},
 	}}
 	if r(3) {
-		s.L2Advertisements[0].Scope = lb.Scope{ServiceSelectors: labelled("app", ""), NodeSelectors: labelled("even", "false")}
+		s.L2Advertisements[0].Scope = lb.Scope{
+			ServiceSelectors: labelled("app", ""), NodeSelectors: labelled("even", "false"),
+		}
 	}
 	for i := range 8 {
 		sv := lb.Service{Key: lb.Key{Name: fmt.Sprint("s", i)}, Addresses: []netip.Addr{v4, v6}[seed%2:]}
@@ -137,7 +141,8 @@ func randomState(seed uint64) lb.State {
 	return s
 }
 
-// TestUnfitAgreed: in any state the owners are those that there would be without the nodes and the links that cannot do their job.
+// TestUnfitAgreed: in any state the owners are those that there would be without the nodes and the links that cannot do
+// their job.
 func TestUnfitAgreed(t *testing.T) {
 	for seed := range uint64(300) {
 		s := randomState(seed)
@@ -161,7 +166,9 @@ func TestUnfitAgreed(t *testing.T) {
 		for _, sv := range s.Services {
 			for _, a := range sv.Addresses {
 				owner := open.Of(a)
-				if slices.ContainsFunc(s.Services, func(o *lb.Service) bool { return o.HasRanges() && slices.Contains(o.Addresses, a) }) {
+				restricted := slices.ContainsFunc(s.Services,
+					func(o *lb.Service) bool { return o.HasRanges() && slices.Contains(o.Addresses, a) })
+				if restricted {
 					owner = closed.Of(a)
 				}
 				if owner != "" {
@@ -179,8 +186,8 @@ func TestUnfitAgreed(t *testing.T) {
 	}
 }
 
-// TestSharerOfAnotherNamespace: whatever a tenant writes on a Service that shares another's address, the owner of the address
-// stays, and the other Service stays announced. His own is announced where that node suits it.
+// TestSharerOfAnotherNamespace: whatever a tenant writes on a Service that shares another's address, the owner of the
+// address stays, and the other Service stays announced. His own is announced where that node suits it.
 func TestSharerOfAnotherNamespace(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -189,7 +196,10 @@ func TestSharerOfAnotherNamespace(t *testing.T) {
 	}{
 		{"nothing", func(*lb.Service) {}, lb.Announced},
 		{"no node", func(s *lb.Service) { s.NodeSelectors = []lb.Selector{{{Operator: lb.In}}} }, lb.NoEligibleNode},
-		{"a lower address", func(s *lb.Service) { s.Addresses = append(s.Addresses, netip.MustParseAddr("192.0.2.1")) }, lb.Announced},
+		{
+			"a lower address",
+			func(s *lb.Service) { s.Addresses = append(s.Addresses, netip.MustParseAddr("192.0.2.1")) }, lb.Announced,
+		},
 		{"no endpoint", func(s *lb.Service) { s.Backends = lb.Backend{} }, lb.NoServingEndpoint},
 	} {
 		for i := range 16 { // many addresses, so that the hash cannot hide a fault
@@ -204,8 +214,9 @@ func TestSharerOfAnotherNamespace(t *testing.T) {
 				t.Errorf("%s: %s is owned by %v, without the other tenant by %v", tt.name, a, got, want)
 			}
 			verdicts := ForNode("w1", s).Verdicts
-			if web, evil := verdicts.Of(s.Services[0].Key), verdicts.Of(evil.Key); web.L2.Reason != lb.Announced || evil.L2.Reason != tt.own {
-				t.Errorf("%s: the Services are %s and %s", tt.name, web.L2.Reason, evil.L2.Reason)
+			first, second := verdicts.Of(s.Services[0].Key).L2.Reason, verdicts.Of(evil.Key).L2.Reason
+			if first != lb.Announced || second != tt.own {
+				t.Errorf("%s: the Services are %s and %s", tt.name, first, second)
 			}
 		}
 	}
@@ -231,12 +242,14 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestCandidates: of many nodes a Service's own endpoints and node selectors choose, whichever other Services there are: as if there
-// were no other Service, and only the speakers of the nodes that it lets announce.
+// TestCandidates: of many nodes a Service's own endpoints and node selectors choose, whichever other Services there
+// are: as if there were no other Service, and only the speakers of the nodes that it lets announce.
 func TestCandidates(t *testing.T) {
 	const nodes = 40
 	random := rand.New(rand.NewPCG(1, 2))
-	s := lb.State{Nodes: map[string]lb.Node{}, Members: map[string]bool{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}}}
+	s := lb.State{
+		Nodes: map[string]lb.Node{}, Members: map[string]bool{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
+	}
 	for i := range nodes {
 		name := fmt.Sprint("node", i)
 		s.Nodes[name], s.Members[name] = lb.Node{Name: name, Labels: map[string]string{"zone": fmt.Sprint(i % 4)}}, true
@@ -270,7 +283,8 @@ func TestCandidates(t *testing.T) {
 	}
 	for a, services := range byAddress {
 		alone := s
-		alone.Services, alone.Members = []*lb.Service{{Key: services[0].Key, Addresses: []netip.Addr{a}, Backends: servedOn()}}, map[string]bool{}
+		alone.Services = []*lb.Service{{Key: services[0].Key, Addresses: []netip.Addr{a}, Backends: servedOn()}}
+		alone.Members = map[string]bool{}
 		// Of the nodes that all Services select, those that serve most of the Services.
 		served := map[string]int{}
 		for name, n := range s.Nodes {
@@ -293,8 +307,8 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// BenchmarkForNode10k plans 10,000 Services of 1,000 nodes: of all nodes, of those with an endpoint, of a zone, and each of other ones. All is a plan of
-// them; One is what a change of one of them costs a Memory.
+// BenchmarkForNode10k plans 10,000 Services of 1,000 nodes: of all nodes, of those with an endpoint, of a zone, and
+// each of other ones. All is a plan of them; One is what a change of one of them costs a Memory.
 func BenchmarkForNode10k(b *testing.B) {
 	for _, tt := range []struct {
 		name string
@@ -311,10 +325,15 @@ func BenchmarkForNode10k(b *testing.B) {
 			s.NodeSelectors = []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{fmt.Sprint(i % 10)}}}}
 		}},
 		{"Selectors", func(i int, s *lb.Service) {
-			s.NodeSelectors = []lb.Selector{{{Key: "zone", Operator: lb.In, Values: []string{fmt.Sprint(i % 10), fmt.Sprint(i)}}}}
+			s.NodeSelectors = []lb.Selector{{
+				{Key: "zone", Operator: lb.In, Values: []string{fmt.Sprint(i % 10), fmt.Sprint(i)}},
+			}}
 		}},
 	} {
-		s := lb.State{Nodes: map[string]lb.Node{}, Members: map[string]bool{}, Links: map[string][]lb.Link{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}}}
+		s := lb.State{
+			Nodes: map[string]lb.Node{}, Members: map[string]bool{}, Links: map[string][]lb.Link{},
+			L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
+		}
 		for i := range 1000 {
 			name := fmt.Sprint("node", i)
 			s.Nodes[name], s.Members[name] = lb.Node{Name: name, Labels: map[string]string{"zone": fmt.Sprint(i % 10)}}, true
@@ -323,7 +342,10 @@ func BenchmarkForNode10k(b *testing.B) {
 		from := netip.MustParseAddr("10.0.0.0")
 		s.Pools = []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: from, To: netip.MustParseAddr("10.0.255.255")}}}}
 		for i := range 10_000 {
-			sv := lb.Service{Key: lb.Key{Namespace: "ns", Name: fmt.Sprintf("%05d", i)}, Addresses: []netip.Addr{from}, Backends: servedOn()}
+			sv := lb.Service{
+				Key: lb.Key{Namespace: "ns", Name: fmt.Sprintf("%05d", i)}, Addresses: []netip.Addr{from},
+				Backends: servedOn(),
+			}
 			tt.edit(i, &sv)
 			s.Services, from = append(s.Services, &sv), from.Next()
 		}

@@ -10,10 +10,10 @@ import (
 )
 
 // An address of a proxied Service finds a proxy as an address of a Service with externalTrafficPolicy Local finds a
-// pod: the nodes of ready proxies may announce it. Nodes say which namespaces their proxies do not serve, and rank behind
-// others for these. What the others cannot know, whether the proxy of this node serves one Service already, withholds
-// its addresses here. A Service is led by the ports that the proxy has; others are refused. What this node and its pods send goes to a proxy on another node,
-// if there is none here; what comes from outside is refused then.
+// pod: the nodes of ready proxies may announce it. Nodes say which namespaces their proxies do not serve, and rank
+// behind others for these. What the others cannot know, whether the proxy of this node serves one Service already,
+// withholds its addresses here. A Service is led by the ports that the proxy has; others are refused. What this node
+// and its pods send goes to a proxy on another node, if there is none here; what comes from outside is refused then.
 
 // proxyOf returns the proxy to which a node leads connections to an address of a proxied Service, nil for none: its own
 // that serves the Service, even if it terminates, else a ready one elsewhere, on a living node if possible. The choice
@@ -159,7 +159,8 @@ func (p *planner) readyHere(s *lb.Service) bool {
 func noProxy(s *lb.Service, f lb.Family, why lb.Reason, barring []string) string {
 	switch {
 	case why == lb.NoServingEndpoint:
-		return "no proxy is ready, so that no node may announce the addresses: look at the pods of the Deployment of the proxies"
+		return "no proxy is ready, so that no node may announce the addresses: look at the pods of the Deployment " +
+			"of the proxies"
 	case len(barring) > 0:
 		return fmt.Sprintf("proxies run on %s, and the address may be announced from %s",
 			lb.SomeOf(s.ServingNodes(f)), lb.SomeOf(barring))

@@ -74,7 +74,8 @@ func (r rank) remark() string {
 	}
 	switch r >> rankReach & (1<<(rankRules-rankReach) - 1) {
 	case noLink:
-		return "no node that may announce has a link to do so: check the interfaces of the L2Advertisement, and what the speakers say of their links"
+		return "no node that may announce has a link to do so: check the interfaces of the L2Advertisement, " +
+			"and what the speakers say of their links"
 	case silent, silentSubnet:
 		return "every node that may announce hears no other machine on its link, or the link has just returned"
 	case noSubnet:

@@ -33,20 +33,24 @@ func labelled(key string, values ...string) []lb.Selector {
 	return []lb.Selector{{{Key: key, Operator: lb.In, Values: values}}}
 }
 
-// base has three nodes on one LAN, one dual-stack pool, one Service that was announced, and both kinds of advertisement. By the
-// hash alone w1 owns both addresses, and w2 without it.
+// base has three nodes on one LAN, one dual-stack pool, one Service that was announced, and both kinds of
+// advertisement. By the hash alone w1 owns both addresses, and w2 without it.
 func base() lb.State {
 	s := lb.State{
-		Now: start, Nodes: map[string]lb.Node{}, Members: map[string]bool{}, Links: map[string][]lb.Link{}, Left: map[string]bool{},
-		Stopping: map[string]bool{}, HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}, Unfit: map[string]lb.Unfit{},
+		Now: start, Nodes: map[string]lb.Node{}, Members: map[string]bool{}, Links: map[string][]lb.Link{},
+		Left:     map[string]bool{},
+		Stopping: map[string]bool{}, HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{},
+		Unfit: map[string]lb.Unfit{},
 		Pools: []lb.Pool{{Name: "lan", Ranges: []lb.Range{
 			{From: netip.MustParseAddr("192.0.2.0"), To: netip.MustParseAddr("192.0.2.255")},
 			{From: netip.MustParseAddr("2001:db8::"), To: netip.MustParseAddr("2001:db8::ffff")},
 		}}},
 		Services: []*lb.Service{{
-			Key: lb.Key{Namespace: "default", Name: "web"}, Labels: map[string]string{"app": "web"}, Addresses: []netip.Addr{v4, v6},
-			Backends: servedOn("w2"), AnnouncedBy: lb.ByNode{{Address: v4, Node: "w1"}, {Address: v6, Node: "w1"}},
-			Ports: []lb.Port{{Protocol: "TCP", Port: 80}}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00:96::7")},
+			Key: lb.Key{Namespace: "default", Name: "web"}, Labels: map[string]string{"app": "web"},
+			Addresses: []netip.Addr{v4, v6},
+			Backends:  servedOn("w2"), AnnouncedBy: lb.ByNode{{Address: v4, Node: "w1"}, {Address: v6, Node: "w1"}},
+			Ports:      []lb.Port{{Protocol: "TCP", Port: 80}},
+			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.7"), netip.MustParseAddr("fd00:96::7")},
 		}},
 		L2Advertisements:  []lb.L2Advertisement{{Name: "l2"}},
 		BGPAdvertisements: []lb.BGPAdvertisement{{Name: "bgp", AggregationLength: 32, AggregationLengthV6: 128}},
@@ -58,7 +62,10 @@ func base() lb.State {
 	for i, address := range []string{"10.0.0.1", "10.0.0.2", "fd00::3"} {
 		name := fmt.Sprint("w", i+1)
 		zone := []string{"a", "a", "b"}[i]
-		s.Nodes[name] = lb.Node{Name: name, Labels: map[string]string{"zone": zone, "name": name}, Addresses: []netip.Addr{netip.MustParseAddr(address)}}
+		s.Nodes[name] = lb.Node{
+			Name: name, Labels: map[string]string{"zone": zone, "name": name},
+			Addresses: []netip.Addr{netip.MustParseAddr(address)},
+		}
 		s.Members[name] = true
 		s.Links[name] = links(name, "eth0=lan")
 		s.Links[name][0].Addresses = []netip.Addr{hostAddress(i+1, v4), hostAddress(i+1, v6)}
@@ -74,8 +81,8 @@ func hostAddress(i int, a netip.Addr) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprint("fe80::", i))
 }
 
-// links reads links of a node, like eth0=lan: lan, lan4 and lan6 are subnets of the Service, "!" before a name is a refused socket
-// and "~" silence. A veth announces only what names it.
+// links reads links of a node, like eth0=lan: lan, lan4 and lan6 are subnets of the Service, "!" before a name is a
+// refused socket and "~" silence. A veth announces only what names it.
 func links(node string, texts ...string) (out []lb.Link) {
 	for i, text := range texts {
 		name, subnet, _ := strings.Cut(text, "=")
@@ -491,8 +498,8 @@ func left(p Plan, s lb.State) string {
 	return "stays"
 }
 
-// check compares the plans for a State with what is wanted of them: facts, which semicolons separate; parts of sentences suffice. Where
-// owners are wanted, none may have a remark that is not.
+// check compares the plans for a State with what is wanted of them: facts, which semicolons separate; parts of
+// sentences suffice. Where owners are wanted, none may have a remark that is not.
 func check(t *testing.T, name string, s lb.State, want string) {
 	t.Helper()
 	p := ForNode("w1", s)
