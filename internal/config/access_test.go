@@ -54,17 +54,32 @@ func TestAccess(t *testing.T) {
 		{"one family closes the other", fromSources("192.0.2.0/24"), "from [192.0.2.0/24]", nil},
 		{"everybody", fromSources("0.0.0.0/0", "::/0"), "from [0.0.0.0/0 ::/0]", nil},
 		{"spaces and host bits", fromSources(" 192.168.32.1/24", "10.1.2.3/8\t"), "from [10.0.0.0/8 192.168.32.0/24]", nil},
-		{"addresses", annotated(AnnotationSourceRanges, "192.0.2.7, 2001:db8::7"), "from [192.0.2.7/32 2001:db8::7/128]", nil},
-		{"lines and trailing commas", annotated(AnnotationSourceRanges, "192.0.2.0/25,\n  192.0.2.128/25,\n"), "from [192.0.2.0/25 192.0.2.128/25]", nil},
-		{"nested and repeated", fromSources("10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8", "10.255.255.255"), "from [10.0.0.0/8]", nil},
+		{
+			"addresses",
+			annotated(AnnotationSourceRanges, "192.0.2.7, 2001:db8::7"), "from [192.0.2.7/32 2001:db8::7/128]", nil,
+		},
+		{
+			"lines and trailing commas",
+			annotated(AnnotationSourceRanges, "192.0.2.0/25,\n  192.0.2.128/25,\n"),
+			"from [192.0.2.0/25 192.0.2.128/25]", nil,
+		},
+		{
+			"nested and repeated",
+			fromSources("10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8", "10.255.255.255"), "from [10.0.0.0/8]", nil,
+		},
 		{"IPv4 in IPv6 form", fromSources("::ffff:10.1.2.3/104", "::ffff:192.0.2.1"), "from [10.0.0.0/8 192.0.2.1/32]", nil},
 		{"wider than IPv4 in IPv6 form", fromSources("::ffff:10.1.2.3/95", "10.0.0.0/8"), "from [10.0.0.0/8]",
-			[]string{`InvalidSourceRange: spec.loadBalancerSourceRanges is in force except for its invalid entries ("::ffff:10.1.2.3/95" is wider than IPv4 in IPv6 ` +
-				`form can be (/96))`}},
-		{"the rest is in force", annotated(AnnotationSourceRanges, "10.0.0.0/33, 10.0.0.0/8, ten, fe80::1%eth0"), "from [10.0.0.0/8]",
+			[]string{
+				`InvalidSourceRange: spec.loadBalancerSourceRanges is in force except for its invalid entries ("::ffff:10.1.2.3/95" is wider than IPv4 in IPv6 ` +
+					`form can be (/96))`,
+			}},
+		{
+			"the rest is in force",
+			annotated(AnnotationSourceRanges, "10.0.0.0/33, 10.0.0.0/8, ten, fe80::1%eth0"), "from [10.0.0.0/8]",
 			[]string{`InvalidSourceRange: ` + annotation(AnnotationSourceRanges) +
 				` is in force except for its invalid entries ("10.0.0.0/33" is neither a prefix nor an address, "ten" is neither a prefix nor an address, ` +
-				`"fe80::1%eth0" is neither a prefix nor an address)`}},
+				`"fe80::1%eth0" is neither a prefix nor an address)`},
+		},
 		{"nothing readable closes", fromSources("10.0.0.0/255.0.0.0"), "from []",
 			[]string{`NoSourceAllowed: spec.loadBalancerSourceRanges has no valid entry ("10.0.0.0/255.0.0.0" is neither ` +
 				`a prefix nor an address), so all traffic is denied`}},
@@ -75,32 +90,68 @@ func TestAccess(t *testing.T) {
 		{"the older annotation is a fallback", annotated(KubernetesSourceRanges, "10.0.0.0/8"), "from [10.0.0.0/8]", nil},
 		{"same in other words", all(fromSources("10.0.0.0/8"), annotated(KubernetesSourceRanges, "10.0.0.1/8"),
 			annotated(AnnotationSourceRanges, "10.0.0.0/8,10.1.0.0/16")), "from [10.0.0.0/8]", nil},
-		{"ours wins", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRanges, "192.0.2.0/24")), "from [192.0.2.0/24]",
+		{
+			"ours wins",
+			all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRanges, "192.0.2.0/24")), "from [192.0.2.0/24]",
 			[]string{`ConflictingSourceRanges: ` + annotation(AnnotationSourceRanges) +
-				` is in force, spec.loadBalancerSourceRanges differs and is not`}},
+				` is in force, spec.loadBalancerSourceRanges differs and is not`},
+		},
 		{"ours wins even if it closes", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRanges, "")), "from []",
 			[]string{`ConflictingSourceRanges: ` + annotation(AnnotationSourceRanges) +
 				` is in force, spec.loadBalancerSourceRanges differs and is not`,
 				`NoSourceAllowed: ` + annotation(AnnotationSourceRanges) + ` is empty, so all traffic is denied`}},
-		{"deny", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "10.9.0.0/16, 10.9.1.0/24")), "from [10.0.0.0/8] but [10.9.0.0/16]", nil},
+		{
+			"deny",
+			all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "10.9.0.0/16, 10.9.1.0/24")),
+			"from [10.0.0.0/8] but [10.9.0.0/16]", nil,
+		},
 		{"deny alone", annotated(AnnotationSourceRangesDeny, "10.9.0.0/16"), "but [10.9.0.0/16]", nil},
 		{"deny no source", annotated(AnnotationSourceRangesDeny, " "), "", nil},
 		{"unreadable deny closes", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "them")), "from []",
 			[]string{`NoSourceAllowed: ` + annotation(AnnotationSourceRangesDeny) +
 				` has no valid entry ("them" is neither a prefix nor an address), so all traffic is denied`}},
-		{"limits", all(annotated(AnnotationConnectionLimit, "100"), annotated(AnnotationRateLimit, " 7 "), annotated(AnnotationLogDrops, "true")),
-			"100 at once, 7/s logged", nil},
-		{"no limits", all(annotated(AnnotationConnectionLimit, "-1"), annotated(AnnotationRateLimit, "-1"), annotated(AnnotationLogDrops, "false")), "", nil},
-		{"bad limits", all(annotated(AnnotationConnectionLimit, "0"), annotated(AnnotationRateLimit, "4294967296"), annotated(AnnotationLogDrops, "yes")), "",
-			[]string{`InvalidLimit: annotation holdfast.dev/connection-limit ("0") limits nothing`,
+		{
+			"limits",
+			all(annotated(AnnotationConnectionLimit, "100"), annotated(AnnotationRateLimit, " 7 "),
+				annotated(AnnotationLogDrops, "true")),
+			"100 at once, 7/s logged", nil,
+		},
+		{
+			"no limits",
+			all(annotated(AnnotationConnectionLimit, "-1"), annotated(AnnotationRateLimit, "-1"),
+				annotated(AnnotationLogDrops, "false")),
+			"", nil,
+		},
+		{
+			"bad limits",
+			all(annotated(AnnotationConnectionLimit, "0"), annotated(AnnotationRateLimit, "4294967296"),
+				annotated(AnnotationLogDrops, "yes")),
+			"", []string{`InvalidLimit: annotation holdfast.dev/connection-limit ("0") limits nothing`,
 				`InvalidLimit: annotation holdfast.dev/log-drops ("yes") logs nothing`,
-				`InvalidLimit: annotation holdfast.dev/rate-limit ("4294967296") limits nothing`}},
-		{"inside too", all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, " Allow")), "from [10.0.0.0/8] or inside", nil},
-		{"inside is no exception", all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, "Filter")), "from [10.0.0.0/8]", nil},
-		{"unclear about the inside", all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, "allow")), "from [10.0.0.0/8]",
-			[]string{`InvalidSourceRange: annotation holdfast.dev/internal-traffic is "allow", neither Allow nor Filter, and changes nothing`}},
+				`InvalidLimit: annotation holdfast.dev/rate-limit ("4294967296") limits nothing`},
+		},
+		{
+			"inside too",
+			all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, " Allow")),
+			"from [10.0.0.0/8] or inside", nil,
+		},
+		{
+			"inside is no exception",
+			all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, "Filter")), "from [10.0.0.0/8]", nil,
+		},
+		{
+			"unclear about the inside",
+			all(fromSources("10.0.0.0/8"), annotated(AnnotationInternalTraffic, "allow")), "from [10.0.0.0/8]",
+			[]string{
+				`InvalidSourceRange: annotation holdfast.dev/internal-traffic is "allow", neither Allow nor Filter, and changes nothing`,
+			},
+		},
 		{"OpenStack's limit", annotated(openstack.Prefix+"connection-limit", "50"), "50 at once, 0/s", nil},
-		{"ours before OpenStack's", all(annotated(openstack.Prefix+"connection-limit", "50"), annotated(AnnotationConnectionLimit, "50")), "50 at once, 0/s", nil},
+		{
+			"ours before OpenStack's",
+			all(annotated(openstack.Prefix+"connection-limit", "50"), annotated(AnnotationConnectionLimit, "50")),
+			"50 at once, 0/s", nil,
+		},
 	} {
 		s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", tt.change)}}, served())
 		if got := accessText(s.Services[0].Access); got != tt.want {
@@ -125,7 +176,9 @@ func TestInternalDefault(t *testing.T) {
 	opt := served()
 	opt.AllowInternal = true
 	for value, want := range map[string]bool{"": true, "Allow": true, "Filter": false, "filter": true} {
-		s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("s", annotated(AnnotationInternalTraffic, value))}}, opt)
+		s, _ := Compile(
+			Objects{Services: []*corev1.Service{serviceObject("s", annotated(AnnotationInternalTraffic, value))}}, opt,
+		)
 		if got := s.Services[0].InternalAllowed; got != want {
 			t.Errorf("%q: allowed %v, want %v", value, got, want)
 		}
@@ -135,7 +188,12 @@ func TestInternalDefault(t *testing.T) {
 // A message does not grow with the list.
 func TestManyUnreadableSources(t *testing.T) {
 	entries := slices.Repeat([]string{strings.Repeat("x", 1000)}, 1000)
-	s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", annotated(AnnotationSourceRanges, strings.Join(entries, ",")))}}, served())
+	s, problems := Compile(
+		Objects{
+			Services: []*corev1.Service{serviceObject("s", annotated(AnnotationSourceRanges, strings.Join(entries, ",")))},
+		},
+		served(),
+	)
 	if a := s.Services[0].Access; !a.Restricted || len(a.Allow) > 0 {
 		t.Errorf("access %q", accessText(a))
 	}
@@ -178,7 +236,8 @@ func TestPoolAccess(t *testing.T) {
 		s, problems := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}}, opt)
 		p := s.Pools[0]
 		if got := fmt.Sprint(p.Restricted, p.SourceRanges, p.Reset, p.Open); got != tt.want || len(problems) != tt.reported {
-			t.Errorf("%q, %q, chart %q: %s, want %s; reported %v", tt.ranges, tt.ports, tt.chart, got, tt.want, problemTexts(problems))
+			t.Errorf("%q, %q, chart %q: %s, want %s; reported %v", tt.ranges, tt.ports, tt.chart, got, tt.want,
+				problemTexts(problems))
 		}
 		f.SetOutput(io.Discard)
 		if err := f.Parse([]string{"--undeclared-ports=allow"}); err == nil {
@@ -196,7 +255,8 @@ func TestNoFilter(t *testing.T) {
 	s, problems := Compile(Objects{
 		Pools: []*v1beta1.IPAddressPool{closed},
 		Services: []*corev1.Service{
-			serviceObject("a", all(annotated(AnnotationSourceRanges, "x"), annotated(AnnotationLogDrops, "true"), annotated(openstack.Prefix+"connection-limit", "5"))),
+			serviceObject("a", all(annotated(AnnotationSourceRanges, "x"), annotated(AnnotationLogDrops, "true"),
+				annotated(openstack.Prefix+"connection-limit", "5"))),
 			serviceObject("b", fromSources("10.0.0.0/8")),
 		},
 	}, off)
@@ -210,8 +270,8 @@ func TestNoFilter(t *testing.T) {
 	}
 	want := []string{
 		"IPAddressPool closed FilterDisabled: filtering is turned off, which leaves without effect: spec.sourceRanges",
-		"Service default/a FilterDisabled: filtering is turned off, which leaves without effect: holdfast.dev/source-ranges, " +
-			"loadbalancer.openstack.org/connection-limit, holdfast.dev/log-drops",
+		"Service default/a FilterDisabled: filtering is turned off, which leaves without effect: " +
+			"holdfast.dev/source-ranges, loadbalancer.openstack.org/connection-limit, holdfast.dev/log-drops",
 	}
 	same(t, "problems", want, problemTexts(problems))
 }
@@ -237,13 +297,22 @@ func TestOtherDataPath(t *testing.T) {
 		{"open", func(*corev1.Service) {}, "", nil},
 		{"the field", fromSources("10.0.0.0/8"), "", []string{spec}},
 		{"ours", sources, closed, []string{nothing(AnnotationSourceRanges)}},
-		{"Kubernetes' annotation", annotated(KubernetesSourceRanges, "10.0.0.0/8"), closed, []string{nothing(KubernetesSourceRanges)}},
+		{
+			"Kubernetes' annotation",
+			annotated(KubernetesSourceRanges, "10.0.0.0/8"), closed, []string{nothing(KubernetesSourceRanges)},
+		},
 		{"none may come in", annotated(AnnotationSourceRanges, ""), closed, []string{nothing(AnnotationSourceRanges)}},
 		{"the same in both", all(sources, fromSources("10.0.0.1/8")), "", []string{nothing(AnnotationSourceRanges), spec}},
 		{"others in both", all(sources, fromSources("10.0.0.0/7")), closed, []string{nothing(AnnotationSourceRanges), spec}},
-		{"deny beside the field", all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "10.9.0.0/16")), closed,
-			[]string{nothing(AnnotationSourceRangesDeny), spec}},
-		{"unreadable deny", annotated(AnnotationSourceRangesDeny, "x"), closed, []string{nothing(AnnotationSourceRangesDeny)}},
+		{
+			"deny beside the field",
+			all(fromSources("10.0.0.0/8"), annotated(AnnotationSourceRangesDeny, "10.9.0.0/16")), closed,
+			[]string{nothing(AnnotationSourceRangesDeny), spec},
+		},
+		{
+			"unreadable deny",
+			annotated(AnnotationSourceRangesDeny, "x"), closed, []string{nothing(AnnotationSourceRangesDeny)},
+		},
 		{"limits", all(annotated(AnnotationRateLimit, "7"), annotated(AnnotationLogDrops, "true")), "",
 			[]string{nothing(AnnotationRateLimit + ", " + AnnotationLogDrops)}},
 	} {
@@ -268,8 +337,10 @@ func TestOtherDataPath(t *testing.T) {
 
 // FuzzSources: the list admits exactly the sources that its valid entries admit one by one.
 func FuzzSources(f *testing.F) {
-	for _, seed := range []string{"10.0.0.0/8", " 10.0.0.1/8 ,x", "::/0,0.0.0.0/0", "::ffff:1.2.3.4/97", "1.2.3.4/33", "fe80::1%a/64", ",\n,", "1.2.3.4/08",
-		"10.0.0.0/8,10.0.0.0/7,9.0.0.0/8"} {
+	for _, seed := range []string{
+		"10.0.0.0/8", " 10.0.0.1/8 ,x", "::/0,0.0.0.0/0", "::ffff:1.2.3.4/97", "1.2.3.4/33", "fe80::1%a/64", ",\n,",
+		"1.2.3.4/08", "10.0.0.0/8,10.0.0.0/7,9.0.0.0/8",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -22,8 +22,10 @@ func TestL2Advertisement(t *testing.T) {
 			ServiceSelectors:       []metav1.LabelSelector{{}},
 		},
 		Interfaces: []string{"eth1", "eth0"},
-		PreferredNodeSelectors: []v1beta1.PreferredNodeSelector{{Weight: 10, Preference: labelled(map[string]string{"zone": "a"})},
-			{Weight: 100, Preference: badSelector()}},
+		PreferredNodeSelectors: []v1beta1.PreferredNodeSelector{
+			{Weight: 10, Preference: labelled(map[string]string{"zone": "a"})},
+			{Weight: 100, Preference: badSelector()},
+		},
 	}}
 	s, problems := Compile(Objects{
 		Pools:            []*v1beta1.IPAddressPool{poolObject("lan", 1, "192.0.2.1")},
@@ -80,20 +82,30 @@ func TestBGPAdvertisement(t *testing.T) {
 				`BGPAdvertisement a UnknownReference: spec.ipAddressPools names IPAddressPool "x", which does not exist`,
 				`BGPAdvertisement a UnknownReference: spec.peers names BGPPeer "y", which does not exist`,
 			}},
-		{"aggregate that fits", spec{AdvertisementScope: of("wide", "cut"), AggregationLength: route24, AggregationLengthV6: route64},
+		{
+			"aggregate that fits",
+			spec{AdvertisementScope: of("wide", "cut"), AggregationLength: route24, AggregationLengthV6: route64},
 			func(a *lb.BGPAdvertisement) {
 				a.Pools, a.AggregationLength, a.AggregationLengthV6 = []string{"wide", "cut"}, 24, 64
-			}, nil},
+			}, nil,
+		},
 		{"of all pools, those that it fits", spec{AggregationLength: route24},
 			func(a *lb.BGPAdvertisement) { a.Pools, a.AggregationLength = []string{"cut", "wide"}, 24 }, []string{cut, span}},
-		{"none that it fits is not all", spec{AdvertisementScope: of("narrow"), AggregationLength: route24}, nil, []string{cut}},
-		{"communities sorted, once", spec{Communities: []string{"large:1:2:3", "65000:200", "junk", "65000:100", "065000:100"}}, func(a *lb.BGPAdvertisement) {
-			a.Communities = []lb.Community{{A: 65000, B: 100}, {A: 65000, B: 200}, {Large: true, A: 1, B: 2, C: 3}}
-		}, []string{
-			`BGPAdvertisement a InvalidCommunity: spec.communities[2] is not sent: no Community has the name "junk"; the well-known ones are blackhole, ` +
-				`graceful-shutdown, no-advertise, no-export, no-export-subconfed, no-peer`,
-			`note BGPAdvertisement a InvalidCommunity: spec.communities[4] repeats 65000:100: once is enough`,
-		}},
+		{
+			"none that it fits is not all",
+			spec{AdvertisementScope: of("narrow"), AggregationLength: route24}, nil, []string{cut},
+		},
+		{
+			"communities sorted, once",
+			spec{Communities: []string{"large:1:2:3", "65000:200", "junk", "65000:100", "065000:100"}},
+			func(a *lb.BGPAdvertisement) {
+				a.Communities = []lb.Community{{A: 65000, B: 100}, {A: 65000, B: 200}, {Large: true, A: 1, B: 2, C: 3}}
+			}, []string{
+				`BGPAdvertisement a InvalidCommunity: spec.communities[2] is not sent: no Community has the name "junk"; the well-known ones are blackhole, ` +
+					`graceful-shutdown, no-advertise, no-export, no-export-subconfed, no-peer`,
+				`note BGPAdvertisement a InvalidCommunity: spec.communities[4] repeats 65000:100: once is enough`,
+			},
+		},
 		{"communities by name", spec{Communities: []string{"no-export", "backup", "no-export"}},
 			func(a *lb.BGPAdvertisement) { a.Communities = []lb.Community{{A: 64512, B: 80}, {A: 65535, B: 65281}} },
 			[]string{"note BGPAdvertisement a InvalidCommunity: spec.communities[2] repeats 65535:65281: once is enough"}},
@@ -110,9 +122,12 @@ func TestBGPAdvertisement(t *testing.T) {
 			want = append(want, a)
 		}
 		s, problems := Compile(Objects{
-			Pools:             pools,
-			Communities:       []*v1beta1.Community{communityObject("names", 1, "backup", "64512:80")},
-			BGPAdvertisements: []*v1beta1.BGPAdvertisement{{ObjectMeta: meta("a", 1), Spec: tt.spec}, {ObjectMeta: meta("z", 0)}},
+			Pools:       pools,
+			Communities: []*v1beta1.Community{communityObject("names", 1, "backup", "64512:80")},
+			BGPAdvertisements: []*v1beta1.BGPAdvertisement{
+				{ObjectMeta: meta("a", 1), Spec: tt.spec},
+				{ObjectMeta: meta("z", 0)},
+			},
 		}, Options{})
 		same(t, tt.name+": BGPAdvertisements", want, s.BGPAdvertisements)
 		// Pool "cut" overlaps "wide" on purpose: as written it contains the whole /23.
@@ -180,16 +195,20 @@ func TestMetalLBSamples(t *testing.T) {
 		}
 		for _, p := range o.Peers {
 			if ref := p.Spec.PasswordSecret; ref != nil && ref.Name != "" {
-				o.SecretNamespace, o.Secrets = "own", append(o.Secrets, secretObject("own", ref.Name, "kubernetes.io/basic-auth", "x"))
+				o.SecretNamespace = "own"
+				o.Secrets = append(o.Secrets, secretObject("own", ref.Name, "kubernetes.io/basic-auth", "x"))
 			}
 		}
 		s, problems := Compile(o, Options{})
-		if len(s.Peers) != len(o.Peers) || len(s.Pools) != len(o.Pools) || len(s.L2Advertisements) != len(o.L2Advertisements) ||
-			len(s.BGPAdvertisements) != len(o.BGPAdvertisements) {
+		ignored := len(s.Peers) != len(o.Peers) || len(s.Pools) != len(o.Pools) ||
+			len(s.L2Advertisements) != len(o.L2Advertisements) ||
+			len(s.BGPAdvertisements) != len(o.BGPAdvertisements)
+		if ignored {
 			t.Errorf("not in force\n%s", document)
 		}
 		for _, p := range problems {
-			elsewhere := p.Reason == lb.UnknownReference || strings.Contains(p.Message, "no Community has the name") // in another object
+			// in another object
+			elsewhere := p.Reason == lb.UnknownReference || strings.Contains(p.Message, "no Community has the name")
 			if !elsewhere && p.Reason != lb.HostBitsIgnored {
 				t.Errorf("%v\n%s", p, document)
 			}
@@ -225,14 +244,19 @@ func TestUnadvertised(t *testing.T) {
 		{"one with the former name", Objects{L2Advertisements: l2(former)}, 2, false},
 		{"nothing is held", Objects{}, 0, true},
 		{"by its label", Objects{L2Advertisements: l2(byLabel)}, 2, true},
-		{"by BGP, which selects all", Objects{L2Advertisements: l2(former), BGPAdvertisements: []*v1beta1.BGPAdvertisement{bgp}}, 2, true},
+		{
+			"by BGP, which selects all",
+			Objects{L2Advertisements: l2(former), BGPAdvertisements: []*v1beta1.BGPAdvertisement{bgp}}, 2, true,
+		},
 	} {
 		tt.o.Pools = []*v1beta1.IPAddressPool{p}
 		s, _ := Compile(tt.o, Options{})
 		var want []string
 		if !tt.silent {
-			want = []string{`note IPAddressPool new NoAdvertisement: addresses of the pool are held and not announced, since no L2Advertisement and ` +
-				`no BGPAdvertisement selects it: add "new" to spec.ipAddressPools of one`}
+			want = []string{
+				`note IPAddressPool new NoAdvertisement: addresses of the pool are held and not announced, since no L2Advertisement and ` +
+					`no BGPAdvertisement selects it: add "new" to spec.ipAddressPools of one`,
+			}
 		}
 		same(t, tt.name, want, problemTexts(Unadvertised(s, func(string) int64 { return tt.held })))
 	}

@@ -46,9 +46,11 @@ func backendsText(s *lb.Service) string {
 
 // podsSlice returns a slice of Service web. Each word is a node with conditions: "+" ready, "-" not ready, "~"
 // terminating and serving, "?" no condition written. The node "none" stands for no node.
-func podsSlice(family discoveryv1.AddressType, ports []discoveryv1.EndpointPort, words string) *discoveryv1.EndpointSlice {
+func podsSlice(family discoveryv1.AddressType, ports []discoveryv1.EndpointPort,
+	words string) *discoveryv1.EndpointSlice {
 	address := map[discoveryv1.AddressType]string{
-		discoveryv1.AddressTypeIPv4: "10.244.1.5", discoveryv1.AddressTypeIPv6: "fd00:244::5", discoveryv1.AddressTypeFQDN: "www.example.com",
+		discoveryv1.AddressTypeIPv4: "10.244.1.5", discoveryv1.AddressTypeIPv6: "fd00:244::5",
+		discoveryv1.AddressTypeFQDN: "www.example.com",
 	}[family]
 	var endpoints []discoveryv1.Endpoint
 	for word := range strings.FieldsSeq(words) {
@@ -98,9 +100,15 @@ func TestBackends(t *testing.T) {
 		slices []*discoveryv1.EndpointSlice
 		want   string
 	}{
-		{"both families alike", nil, list(podsSlice(v4, both, "+w1 +w2"), podsSlice(v6, both, "+w2 +w1")), "IPv4+IPv6 all on w1,w2"},
+		{
+			"both families alike",
+			nil, list(podsSlice(v4, both, "+w1 +w2"), podsSlice(v6, both, "+w2 +w1")), "IPv4+IPv6 all on w1,w2",
+		},
 		{"pods of one family", nil, list(podsSlice(v4, both, "+w1")), "IPv4 all on w1"},
-		{"families on different nodes", local, list(podsSlice(v4, both, "+w1"), podsSlice(v6, both, "+w2")), "IPv4 all on w1; IPv6 all on w2"},
+		{
+			"families on different nodes",
+			local, list(podsSlice(v4, both, "+w1"), podsSlice(v6, both, "+w2")), "IPv4 all on w1; IPv6 all on w2",
+		},
 		{"a single-stack Service", func(s *corev1.Service) { s.Spec.ClusterIPs = s.Spec.ClusterIPs[:1] },
 			list(podsSlice(v4, both, "+w1"), podsSlice(v6, both, "+w2")), "IPv4 all on w1"},
 		{"another port", nil, list(podsSlice(v4, portsNamed("grpc"), "+w1")), ""},
@@ -113,20 +121,34 @@ func TestBackends(t *testing.T) {
 			{Name: new("http"), Port: new(int32(1)), Protocol: new(corev1.ProtocolUDP)},
 		}, "+w1")), ""},
 		{"host names", nil, list(podsSlice(names, both, "+w1")), ""},
-		{"ports on different nodes", local, list(podsSlice(v4, portsNamed("http"), "+w1"), podsSlice(v4, portsNamed("https"), "+w2")),
-			"IPv4 80/TCP on w1; IPv4 443/TCP on w2"},
-		{"a port renamed in a rollout", nil, list(podsSlice(v4, portsNamed("web", "https"), "+w1"), podsSlice(v4, both, "+w2")),
-			"IPv4 80/TCP on w2; IPv4 443/TCP on w1,w2"},
+		{
+			"ports on different nodes",
+			local, list(podsSlice(v4, portsNamed("http"), "+w1"), podsSlice(v4, portsNamed("https"), "+w2")),
+			"IPv4 80/TCP on w1; IPv4 443/TCP on w2",
+		},
+		{
+			"a port renamed in a rollout",
+			nil, list(podsSlice(v4, portsNamed("web", "https"), "+w1"), podsSlice(v4, both, "+w2")),
+			"IPv4 80/TCP on w2; IPv4 443/TCP on w1,w2",
+		},
 		{"two slices", nil, list(podsSlice(v4, both, "+w1"), podsSlice(v4, both, "+w2")), "IPv4 all on w1,w2"},
 		{"no node", nil, list(podsSlice(v4, both, "+none")), "IPv4 all on *"},
 		{"nothing written", nil, list(podsSlice(v4, both, "?w1")), "IPv4 all on w1"},
 		{"not ready", nil, list(podsSlice(v4, both, "-w1 +w2")), "IPv4 all on w2"},
 		{"terminating beside ready", nil, list(podsSlice(v4, both, "~w1 +w2")), "IPv4 all on w2"},
 		{"all terminating", nil, list(podsSlice(v4, both, "~w1 -w2")), "IPv4 all on w1"},
-		{"terminating beside ready, Local", local, list(podsSlice(v4, both, "~w1 +w2 ~w2 ~w3 ~none")), "IPv4 all on w1!,w2,w3!,*"},
-		{"terminating in one family, Local", local, list(podsSlice(v4, both, "~w1"), podsSlice(v6, both, "+w1")), "IPv4 all on w1!; IPv6 all on w1"},
+		{
+			"terminating beside ready, Local",
+			local, list(podsSlice(v4, both, "~w1 +w2 ~w2 ~w3 ~none")), "IPv4 all on w1!,w2,w3!,*",
+		},
+		{
+			"terminating in one family, Local",
+			local, list(podsSlice(v4, both, "~w1"), podsSlice(v6, both, "+w1")), "IPv4 all on w1!; IPv6 all on w1",
+		},
 		{"serving, not terminating", nil,
-			list(conditions(discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(false)})), ""},
+			list(conditions(discoveryv1.EndpointConditions{
+				Ready: new(false), Serving: new(true), Terminating: new(false),
+			})), ""},
 		{"serving, terminating unknown", nil,
 			list(conditions(discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true)})), ""},
 		{"terminating, serving unknown", nil,
@@ -135,7 +157,10 @@ func TestBackends(t *testing.T) {
 			list(podsSlice(v4, both, "+w1")), "ignored"},
 		{"a slice for another service proxy", nil, list(labelledSlice(LabelServiceProxyName)), "ignored"},
 		{"a headless slice", nil, list(labelledSlice(LabelHeadless)), "ignored"},
-		{"a headless slice beside another", nil, list(labelledSlice(LabelHeadless), podsSlice(v4, both, "+w2")), "IPv4 all on w2"},
+		{
+			"a headless slice beside another",
+			nil, list(labelledSlice(LabelHeadless), podsSlice(v4, both, "+w2")), "IPv4 all on w2",
+		},
 		{"no slice", nil, nil, ""},
 	} {
 		s := serviceObject("web", func(s *corev1.Service) {

@@ -35,22 +35,50 @@ func TestBounds(t *testing.T) {
 		report string
 	}{
 		{"sources at the bound", fromSources(sourceList(5000)...), "", ""},
-		{"sources", fromSources(sourceList(5000 + 1)...), access, "has 5001 source ranges in all lists together, more than 5000, so all traffic is denied"},
-		{"our sources", annotated(AnnotationSourceRanges, strings.Join(sourceList(5000+1), ",\n")), access, "has 5001 source ranges"},
-		{"denied sources", annotated(AnnotationSourceRangesDeny, strings.Join(sourceList(5000+1), ",")), access, "has 5001 source ranges"},
-		{"sources in all lists", all(fromSources(sourceList(5000/2+1)...), annotated(KubernetesSourceRanges, strings.Join(sourceList(5000/2), ","))), access,
-			"has 5001 source ranges"},
+		{
+			"sources",
+			fromSources(sourceList(5000 + 1)...), access,
+			"has 5001 source ranges in all lists together, more than 5000, so all traffic is denied",
+		},
+		{
+			"our sources",
+			annotated(AnnotationSourceRanges, strings.Join(sourceList(5000+1), ",\n")), access,
+			"has 5001 source ranges",
+		},
+		{
+			"denied sources",
+			annotated(AnnotationSourceRangesDeny, strings.Join(sourceList(5000+1), ",")), access,
+			"has 5001 source ranges",
+		},
+		{
+			"sources in all lists",
+			all(fromSources(sourceList(5000/2+1)...), annotated(KubernetesSourceRanges, strings.Join(sourceList(5000/2), ","))),
+			access, "has 5001 source ranges",
+		},
 		{"a sharing key at the bound", annotated(AnnotationSharingKey, longest), "", ""},
 		{"a sharing key", annotated(AnnotationSharingKey, tooLong), waits,
 			"annotation holdfast.dev/sharing-key is not read, since its 2049 bytes are more than 2048"},
 		{"addresses", annotated(MetalLBAddresses, tooLong), waits, "its 2049 bytes are more than 2048"},
 		{"a class", annotated(openstack.Prefix+"class", tooLong), waits, "its 2049 bytes are more than 2048"},
-		{"a node selector's length", annotated(AnnotationNodeSelector, tooLong), nowhere + " " + waits, "its 2049 bytes are more than 2048"},
-		{"OpenStack's node selector's length", annotated(openstack.Prefix+"node-selector", tooLong), nowhere + " " + waits, "its 2049 bytes are more than 2048"},
+		{
+			"a node selector's length",
+			annotated(AnnotationNodeSelector, tooLong), nowhere + " " + waits, "its 2049 bytes are more than 2048",
+		},
+		{
+			"OpenStack's node selector's length",
+			annotated(openstack.Prefix+"node-selector", tooLong), nowhere + " " + waits,
+			"its 2049 bytes are more than 2048",
+		},
 		{"a node selector at the bound", annotated(AnnotationNodeSelector, terms(64)), "", ""},
-		{"a node selector", annotated(AnnotationNodeSelector, terms(64+1)), nowhere, "it has 65 requirements and values, and at most 64 are allowed"},
+		{
+			"a node selector",
+			annotated(AnnotationNodeSelector, terms(64+1)), nowhere,
+			"it has 65 requirements and values, and at most 64 are allowed",
+		},
 	} {
-		s, problems := Compile(Objects{Pools: poolsOfCloud(), Services: []*corev1.Service{serviceObject("s", tt.change)}}, served())
+		s, problems := Compile(
+			Objects{Pools: poolsOfCloud(), Services: []*corev1.Service{serviceObject("s", tt.change)}}, served(),
+		)
 		svc := s.Services[0]
 		var got []string
 		if svc.Restricted && len(svc.Allow) == 0 {
@@ -127,11 +155,21 @@ func TestPortsOfNamespace(t *testing.T) {
 		want     string // the ports that are served, and those that are not
 	}{
 		{"at the bound", []*corev1.Service{service("a", "x", 1, 5), service("a", "y", 2, 7)}, "x 5+0, y 7+0"},
-		{"the younger one has too many", []*corev1.Service{service("a", "x", 1, 8), service("a", "y", 2, 7)}, "x 5+3 refused, y 7+0"},
-		{"the younger ones", []*corev1.Service{service("a", "x", 1, 8), service("a", "y", 3, 7), service("a", "z", 2, 6)}, "x 1+7 refused, y 7+0, z 5+1 refused"},
+		{
+			"the younger one has too many",
+			[]*corev1.Service{service("a", "x", 1, 8), service("a", "y", 2, 7)}, "x 5+3 refused, y 7+0",
+		},
+		{
+			"the younger ones",
+			[]*corev1.Service{service("a", "x", 1, 8), service("a", "y", 3, 7), service("a", "z", 2, 6)},
+			"x 1+7 refused, y 7+0, z 5+1 refused",
+		},
 		{"of one age", []*corev1.Service{service("a", "x", 1, 7), service("a", "y", 1, 7)}, "x 7+0, y 5+2 refused"},
 		{"one alone", []*corev1.Service{service("a", "x", 1, 12)}, "x 11+1 refused"},
-		{"another namespace", []*corev1.Service{service("a", "x", 1, 12), service("b", "y", 2, 11)}, "x 11+1 refused, y 11+0"},
+		{
+			"another namespace",
+			[]*corev1.Service{service("a", "x", 1, 12), service("b", "y", 2, 11)}, "x 11+1 refused, y 11+0",
+		},
 		{"many with one port", single, ""},
 	} {
 		s, problems := Compile(Objects{Services: tt.services}, opt)
@@ -146,7 +184,8 @@ func TestPortsOfNamespace(t *testing.T) {
 		if text := strings.Join(got, ", "); text != tt.want && !(tt.want == "" && !strings.Contains(text, "refused")) {
 			t.Errorf("%s: %s, want %s", tt.name, text, tt.want)
 		}
-		if refused := strings.Count(tt.want, "refused"); len(problems) != refused || refused > 0 && !strings.Contains(problems[0].Message, "and only 10 are served") {
+		refused := strings.Count(tt.want, "refused")
+		if len(problems) != refused || refused > 0 && !strings.Contains(problems[0].Message, "and only 10 are served") {
 			t.Errorf("%s: %v", tt.name, problems)
 		}
 	}

@@ -40,9 +40,11 @@ func (v *village) service(name string) *corev1.Service {
 		return o
 	}
 	for _, pair := range [][2]string{
-		{AnnotationSharingKey, "k"}, {openstack.ID, fmt.Sprint(v.name(), v.IntN(2))}, {openstack.Prefix + "floating-subnet", "~p[01]"},
+		{AnnotationSharingKey, "k"}, {openstack.ID, fmt.Sprint(v.name(), v.IntN(2))},
+		{openstack.Prefix + "floating-subnet", "~p[01]"},
 		{openstack.Prefix + "floating-subnet-tags", "t1,t2"},
-		{v1beta1.AnnotationAssigned, "for=default/" + v.name() + ",192.0.2.1=p0"}, {AnnotationAddresses, "?"}, {AnnotationSourceRanges, "10.0.0.0/8,x"},
+		{v1beta1.AnnotationAssigned, "for=default/" + v.name() + ",192.0.2.1=p0"}, {AnnotationAddresses, "?"},
+		{AnnotationSourceRanges, "10.0.0.0/8,x"},
 		{AnnotationEgress, "true"},
 	} {
 		if v.IntN(3) == 0 {
@@ -77,7 +79,8 @@ func (v *village) step() {
 	case 7:
 		v.EgressPods = put(v, v.EgressPods, v.pod())
 	case 6:
-		o := allocation(fmt.Sprint("192.0.2.", 1+v.IntN(5)), v1beta1.EgressSlice{First: 4096 * int32(v.IntN(3)), Node: "n1", Namespace: "default"})
+		o := allocation(fmt.Sprint("192.0.2.", 1+v.IntN(5)),
+			v1beta1.EgressSlice{First: 4096 * int32(v.IntN(3)), Node: "n1", Namespace: "default"})
 		v.EgressAllocations = put(v, v.EgressAllocations, o)
 	case 5:
 		v.Nodes = put(v, v.Nodes, nodeObject(fmt.Sprint("n", v.IntN(3)), "a", fmt.Sprint("192.0.2.", v.IntN(8))))
@@ -156,8 +159,10 @@ func TestCompilerHistory(t *testing.T) {
 		var other Compiler
 		other.Compile(v.Objects, options)
 		kept := func(c *Compiler) []int {
-			return []int{c.nodes.Len(), len(c.nodesByName), c.services.Len(), c.slices.Len(), len(c.compiled), len(c.special), len(c.withIdle), len(c.changed),
-				c.ports["default"]}
+			return []int{
+				c.nodes.Len(), len(c.nodesByName), c.services.Len(), c.slices.Len(), len(c.compiled), len(c.special),
+				len(c.withIdle), len(c.changed), c.ports["default"],
+			}
 		}
 		if got, want := kept(&c), kept(&other); !slices.Equal(got, want) {
 			t.Errorf("seed %d: it remembers %d, not %d", seed, got, want)
@@ -213,15 +218,20 @@ func TestSameIsShared(t *testing.T) {
 		t.Errorf("%s has endpoints on %v", s.Key, s.Backends.Nodes)
 	}
 	key := after.Services[1].Key
-	fresh := map[lb.Key][]netip.Addr{key: {netip.MustParseAddr("192.0.2.1")}, {Name: "none"}: {netip.MustParseAddr("192.0.2.2")}}
+	fresh := map[lb.Key][]netip.Addr{
+		key: {netip.MustParseAddr("192.0.2.1")}, {Name: "none"}: {netip.MustParseAddr("192.0.2.2")},
+	}
 	for _, address := range []string{"10.0.0.1", "10.0.0.2"} { // as read, and changed
 		o.EndpointSlices = slices.Clone(o.EndpointSlices)
 		o.EndpointSlices[1] = slice(1, "n2")
-		o.EndpointSlices[1].AddressType, o.EndpointSlices[1].Ports = discoveryv1.AddressTypeIPv4, []discoveryv1.EndpointPort{{Port: new(int32(80))}}
+		o.EndpointSlices[1].AddressType = discoveryv1.AddressTypeIPv4
+		o.EndpointSlices[1].Ports = []discoveryv1.EndpointPort{{Port: new(int32(80))}}
 		o.EndpointSlices[1].Endpoints[0].Addresses = []string{address}
 		after, _ = c.Compile(o, served())
 		first, again := c.Starts(fresh, "n2"), c.Starts(fresh, "n2")
-		if len(first) != 1 || first[0].Service != key || first[0].Endpoints[0].Addr().String() != address || &again[0].Endpoints[0] != &first[0].Endpoints[0] {
+		differs := len(first) != 1 || first[0].Service != key || first[0].Endpoints[0].Addr().String() != address ||
+			&again[0].Endpoints[0] != &first[0].Endpoints[0]
+		if differs {
 			t.Errorf("connections to a new address go to %v, and then to %v", first, again)
 		}
 	}
@@ -267,7 +277,9 @@ func TestDependentIsShared(t *testing.T) {
 	opt := withProxies(func(opt *Options) { opt.MorePorts = 2 })
 	var c Compiler
 	last, first := c.Compile(o, opt)
-	if len(last.Services) != len(o.Services) || len(last.Services[4].Unserved) == 0 || last.Services[7].LoadBalancerID != "" {
+	differs := len(last.Services) != len(o.Services) || len(last.Services[4].Unserved) == 0 ||
+		last.Services[7].LoadBalancerID != ""
+	if differs {
 		t.Fatalf("%d Services, %+v, %+v", len(last.Services), last.Services[4], last.Services[7])
 	}
 	run := func(what string, differ ...string) {

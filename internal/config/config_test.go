@@ -25,24 +25,40 @@ func world() Objects {
 			poolObject("c", 0, "192.0.2.9-192.0.2.11", "2001:db8::/64"),
 		},
 		L2Advertisements: []*v1beta1.L2Advertisement{
-			{ObjectMeta: meta("y", 1), Spec: v1beta1.L2AdvertisementSpec{AdvertisementScope: v1beta1.AdvertisementScope{IPAddressPools: []string{"x"}}}},
+			{
+				ObjectMeta: meta("y", 1),
+				Spec: v1beta1.L2AdvertisementSpec{
+					AdvertisementScope: v1beta1.AdvertisementScope{IPAddressPools: []string{"x"}},
+				},
+			},
 			{ObjectMeta: meta("x", 2), Spec: v1beta1.L2AdvertisementSpec{
 				AdvertisementScope: v1beta1.AdvertisementScope{NodeSelectors: []metav1.LabelSelector{badSelector()}}}},
 		},
 		BGPAdvertisements: []*v1beta1.BGPAdvertisement{
-			{ObjectMeta: meta("y", 1), Spec: v1beta1.BGPAdvertisementSpec{AggregationLength: new(int32(28)), Communities: []string{"1:2", "1:1", "x"}}},
+			{ObjectMeta: meta("y", 1), Spec: v1beta1.BGPAdvertisementSpec{
+				AggregationLength: new(int32(28)), Communities: []string{"1:2", "1:1", "x"},
+			}},
 			{ObjectMeta: meta("x", 1), Spec: v1beta1.BGPAdvertisementSpec{Peers: []string{"missing"}}},
 		},
-		Peers: []*v1beta1.BGPPeer{peerObject("p", 1), peerObject("q", 1), peerObject("r", 0, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.30.0.11" }),
-			peerObject("s", 0, func(s *v1beta1.BGPPeerSpec) { s.MyASN = 0 })},
+		Peers: []*v1beta1.BGPPeer{
+			peerObject("p", 1), peerObject("q", 1),
+			peerObject("r", 0, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "172.30.0.11" }),
+			peerObject("s", 0, func(s *v1beta1.BGPPeerSpec) { s.MyASN = 0 }),
+		},
 		Services: []*corev1.Service{
-			serviceObject("a", annotated(AnnotationAddresses, "?")), serviceObject("b", annotated(AnnotationPool, "a"), annotated(MetalLBPool, "b")),
+			serviceObject("a", annotated(AnnotationAddresses, "?")),
+			serviceObject("b", annotated(AnnotationPool, "a"), annotated(MetalLBPool, "b")),
 			serviceObject("c", leaving, having("192.0.2.1")), serviceObject("d", leaving, having("192.0.2.1")),
 		},
-		EndpointSlices: numbered(sliceObject("a", discoveryv1.Endpoint{NodeName: new("n1")}), sliceObject("a", discoveryv1.Endpoint{NodeName: new("n2")})),
-		Nodes:          []*corev1.Node{nodeObject("n1", "a", "172.30.0.11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "b")},
-		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "red"}}},
-			{ObjectMeta: metav1.ObjectMeta{Name: "other"}}},
+		EndpointSlices: numbered(sliceObject("a", discoveryv1.Endpoint{NodeName: new("n1")}),
+			sliceObject("a", discoveryv1.Endpoint{NodeName: new("n2")})),
+		Nodes: []*corev1.Node{
+			nodeObject("n1", "a", "172.30.0.11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "b"),
+		},
+		Namespaces: []*corev1.Namespace{
+			{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "red"}}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "other"}},
+		},
 	}
 }
 
@@ -70,11 +86,12 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		again, permuted := Compile(Objects{
-			shuffled(r, o.Pools), shuffled(r, o.PoolMemories), shuffled(r, o.EgressAllocations), shuffled(r, o.FloatingIPs),
-			shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements), shuffled(r, o.Peers), shuffled(r, o.BFDProfiles), shuffled(r, o.Communities),
-			shuffled(r, o.Services), shuffled(r, o.EndpointSlices), shuffled(r, o.Nodes), o.HeldServices, o.HeldSlices, o.HeldNodes,
-			shuffled(r, o.EgressPods), shuffled(r, o.Namespaces),
-			shuffled(r, o.Secrets), o.SecretNamespace, shuffled(r, o.ServiceCIDRs), shuffled(r, o.NetworkAddresses),
+			shuffled(r, o.Pools), shuffled(r, o.PoolMemories), shuffled(r, o.EgressAllocations),
+			shuffled(r, o.FloatingIPs), shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements),
+			shuffled(r, o.Peers), shuffled(r, o.BFDProfiles), shuffled(r, o.Communities), shuffled(r, o.Services),
+			shuffled(r, o.EndpointSlices), shuffled(r, o.Nodes), o.HeldServices, o.HeldSlices, o.HeldNodes,
+			shuffled(r, o.EgressPods), shuffled(r, o.Namespaces), shuffled(r, o.Secrets), o.SecretNamespace,
+			shuffled(r, o.ServiceCIDRs), shuffled(r, o.NetworkAddresses),
 		}, served())
 		if diff := cmp.Diff(state, again, addrs()); diff != "" {
 			t.Fatalf("seed %d: -first +shuffled\n%s", seed, diff)
@@ -125,7 +142,9 @@ func TestSamples(t *testing.T) {
 		"restricted": "[198.18.7.0-198.18.7.15 fd00:198:7::-fd00:198:7::f]",
 	}
 	same(t, "result", want, rangesOf(state))
-	if len(state.L2Advertisements) != 1 || len(state.BGPAdvertisements) != 1 || len(state.Peers) != 5 || len(state.Services) != 3 {
+	missing := len(state.L2Advertisements) != 1 || len(state.BGPAdvertisements) != 1 || len(state.Peers) != 5 ||
+		len(state.Services) != 3
+	if missing {
 		t.Errorf("a kind is missing: %+v", state)
 	}
 }

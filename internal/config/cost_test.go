@@ -28,7 +28,8 @@ func BenchmarkCompiler(b *testing.B) {
 func benchmarkCompiler(b *testing.B, annotate func(i int, o *corev1.Service)) {
 	o := Objects{Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, "10.0.0.0/16")}}
 	slice := func(i, node int) *discoveryv1.EndpointSlice {
-		return sliceObject(fmt.Sprintf("s%05d", i), discoveryv1.Endpoint{Addresses: []string{"10.244.0.1"}, NodeName: new(fmt.Sprintf("n%04d", node%1000))})
+		return sliceObject(fmt.Sprintf("s%05d", i),
+			discoveryv1.Endpoint{Addresses: []string{"10.244.0.1"}, NodeName: new(fmt.Sprintf("n%04d", node%1000))})
 	}
 	put := func(s *discoveryv1.EndpointSlice) {
 		o.HeldSlices = o.HeldSlices.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, heldSlice{s})

@@ -26,7 +26,10 @@ func egressPod(name, node string, labels map[string]string, changes ...func(*cor
 	o := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "1", Labels: labels},
 		Spec:       corev1.PodSpec{NodeName: node},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "10.244.0.7"}, {IP: "fd00:244::7"}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{
+			{IP: "10.244.0.7"},
+			{IP: "fd00:244::7"},
+		}},
 	}
 	for _, change := range changes {
 		change(o)
@@ -73,11 +76,13 @@ func TestEgressAnnotation(t *testing.T) {
 	}
 }
 
-// TestEgressBound: of many Services of a namespace the oldest have egress, and Services of other namespaces do not suffer.
+// TestEgressBound: of many Services of a namespace the oldest have egress, and Services of other namespaces do not
+// suffer.
 func TestEgressBound(t *testing.T) {
 	var o Objects
 	for i := range maxEgress + 2 {
-		s := serviceObject(fmt.Sprintf("s%03d", i), annotated(AnnotationEgress, "true"), selecting(map[string]string{"app": "web"}))
+		s := serviceObject(fmt.Sprintf("s%03d", i), annotated(AnnotationEgress, "true"),
+			selecting(map[string]string{"app": "web"}))
 		s.CreationTimestamp = metav1.Unix(int64(1000-i), 0)
 		o.Services = append(o.Services, s)
 	}
@@ -120,17 +125,21 @@ func TestEgressPods(t *testing.T) {
 		if got := len(s.EgressPods) == 1; got != tt.want {
 			t.Errorf("%s: %v", name, s.EgressPods)
 		}
-		s, _ = Compile(Objects{Services: []*corev1.Service{serviceObject("web")}, EgressPods: []*corev1.Pod{tt.pod}}, served())
+		s, _ = Compile(Objects{Services: []*corev1.Service{serviceObject("web")}, EgressPods: []*corev1.Pod{tt.pod}},
+			served())
 		if len(s.EgressPods) > 0 {
 			t.Errorf("%s: without a Service that sends: %v", name, s.EgressPods)
 		}
 	}
 
 	twice := with(func(o *corev1.Pod) {
-		o.Status.PodIPs = []corev1.PodIP{{IP: "?"}, {IP: "10.244.0.7"}, {IP: "10.244.0.8"}, {IP: "::ffff:10.244.0.9"}, {IP: "fd00::1"}}
+		o.Status.PodIPs = []corev1.PodIP{
+			{IP: "?"}, {IP: "10.244.0.7"}, {IP: "10.244.0.8"}, {IP: "::ffff:10.244.0.9"}, {IP: "fd00::1"},
+		}
 	})
 	p, _ := EgressPod(twice)
-	same(t, "addresses", []netip.Addr{netip.MustParseAddr("10.244.0.7"), netip.MustParseAddr("fd00::1")}, p.Addresses, addrs())
+	same(t, "addresses", []netip.Addr{netip.MustParseAddr("10.244.0.7"), netip.MustParseAddr("fd00::1")}, p.Addresses,
+		addrs())
 }
 
 // TestMatchEgress: the oldest Service that has an address gets a pod, by the labels that all its selector has.
@@ -181,9 +190,9 @@ func TestSlices(t *testing.T) {
 	rests.Released = new(v1beta1.NewTime(time.Unix(1000, 0)))
 	s, problems := Compile(Objects{EgressAllocations: []*v1beta1.EgressAllocation{
 		allocation("2001-0db8-0000-0000-0000-0000-0000-0007", slice(61440, "n2", "default")),
-		allocation("192.0.2.7",
-			slice(61440, "gone", "default"), rests, slice(0, "n1", "a"), slice(5000, "n1", "a"), slice(65536, "n1", "a"), slice(-4096, "n1", "a"),
-			slice(61440, "n3", "default"), slice(57344, "", "default"), slice(53248, "n1", "")),
+		allocation("192.0.2.7", slice(61440, "gone", "default"), rests, slice(0, "n1", "a"), slice(5000, "n1", "a"),
+			slice(65536, "n1", "a"), slice(-4096, "n1", "a"), slice(61440, "n3", "default"),
+			slice(57344, "", "default"), slice(53248, "n1", "")),
 		allocation("2001-db8--7", slice(61440, "n1", "a")),
 		allocation("::ffff:192.0.2.7", slice(61440, "n1", "a")),
 		allocation("192.0.2.7.", slice(61440, "n1", "a")),
@@ -220,11 +229,15 @@ func TestClosedPorts(t *testing.T) {
 			serviceObject("a", ports(61439, 61440, 80, 65535), having("192.0.2.7", "2001:db8::8")),
 			serviceObject("b", ports(61440), having("192.0.2.8")),
 		},
-		EgressAllocations: []*v1beta1.EgressAllocation{allocation("192.0.2.7", v1beta1.EgressSlice{First: 61440, Node: "n", Namespace: "x"})},
+		EgressAllocations: []*v1beta1.EgressAllocation{allocation("192.0.2.7", v1beta1.EgressSlice{
+			First: 61440, Node: "n", Namespace: "x",
+		})},
 	}
 	s, problems := Compile(o, served())
 	a := s.Services[0]
-	if len(a.Ports) != 2 || a.Ports[0].Port != 61439 || a.Ports[1].Port != 80 || len(a.Unserved) != 2 || len(s.Services[1].Unserved) > 0 {
+	differs := len(a.Ports) != 2 || a.Ports[0].Port != 61439 || a.Ports[1].Port != 80 || len(a.Unserved) != 2 ||
+		len(s.Services[1].Unserved) > 0
+	if differs {
 		t.Errorf("serves %v, and not %v", a.Ports, a.Unserved)
 	}
 	if len(problems) != 1 || problems[0].Reason != lb.PortClash || problems[0].Waits || problems[0].Object.Name != "a" {
@@ -232,11 +245,12 @@ func TestClosedPorts(t *testing.T) {
 	}
 }
 
-// FuzzAllocation: of any EgressAllocation at most 15 slices are used, which are aligned and do not overlap, and an address
-// has one name.
+// FuzzAllocation: of any EgressAllocation at most 15 slices are used, which are aligned and do not overlap, and an
+// address has one name.
 func FuzzAllocation(f *testing.F) {
 	for _, name := range []string{
-		"192.0.2.7", "192.0.2.07", "2001-0db8-0000-0000-0000-0000-0000-0007", "2001-db8--7", "::1%eth0", "fe80-0000-0000-0000-0000-0000-0000-0001%1", "-", "",
+		"192.0.2.7", "192.0.2.07", "2001-0db8-0000-0000-0000-0000-0000-0007", "2001-db8--7", "::1%eth0",
+		"fe80-0000-0000-0000-0000-0000-0000-0001%1", "-", "",
 	} {
 		f.Add(name, int32(61440), int32(4096), "n1", "default")
 	}

@@ -65,7 +65,11 @@ func TestPeer(t *testing.T) {
 		unnumbered("unnumbered", 5, "eth0.7"),
 	}}, Options{})
 	peer := func(p lb.Peer) lb.Peer {
-		p.Port, p.HoldTime, p.KeepaliveTime, p.ConnectTime, p.GracefulRestart = 179, 90*time.Second, 30*time.Second, 2*time.Second, true
+		p.Port = 179
+		p.HoldTime = 90 * time.Second
+		p.KeepaliveTime = 30 * time.Second
+		p.ConnectTime = 2 * time.Second
+		p.GracefulRestart = true
 		return p
 	}
 	want := []lb.Peer{
@@ -76,13 +80,19 @@ func TestPeer(t *testing.T) {
 			HoldTime: 4 * time.Second, KeepaliveTime: 1500 * time.Millisecond, ConnectTime: 65535 * time.Second,
 			NodeSelectors: []lb.Selector{{{Operator: lb.In}}},
 		},
-		peer(lb.Peer{Name: "seen as another", LocalASN: 65010, PeerASN: 0, Address: netip.MustParseAddr("172.31.0.3"), DualStack: true, MinTTL: 255,
-			Password: "Geheim-7"}),
+		peer(lb.Peer{
+			Name: "seen as another", LocalASN: 65010, PeerASN: 0, Address: netip.MustParseAddr("172.31.0.3"),
+			DualStack: true, MinTTL: 255, Password: "Geheim-7",
+		}),
 		peer(lb.Peer{Name: "unnumbered", LocalASN: 64600, PeerASN: 64512, Interface: "eth0.7", DualStack: true}),
-		peer(lb.Peer{Name: "within", LocalASN: 64600, PeerASN: 64600, Address: netip.MustParseAddr("172.31.0.4"), MinTTL: 254}),
+		peer(lb.Peer{
+			Name: "within", LocalASN: 64600, PeerASN: 64600, Address: netip.MustParseAddr("172.31.0.4"), MinTTL: 254,
+		}),
 	}
 	same(t, "peers", want, s.Peers, addrs(), cmpopts.EquateEmpty())
-	wantProblems := []string{`BGPPeer full InvalidSelector: spec.nodeSelectors[0] matches nothing: "Near" is not a valid label selector operator`}
+	wantProblems := []string{
+		`BGPPeer full InvalidSelector: spec.nodeSelectors[0] matches nothing: "Near" is not a valid label selector operator`,
+	}
 	same(t, "problems", wantProblems, problemTexts(problems))
 }
 
@@ -94,18 +104,39 @@ func TestInvalidPeer(t *testing.T) {
 		want   string
 	}{
 		{func(s *spec) { s.PeerAddress = "router" }, `peerAddress "router" is not an IPv4 or IPv6 address`},
-		{func(s *spec) { s.PeerAddress = "::ffff:192.0.2.1" }, `peerAddress "::ffff:192.0.2.1" is an IPv4 address in IPv6 form: write 192.0.2.1`},
+		{
+			func(s *spec) { s.PeerAddress = "::ffff:192.0.2.1" },
+			`peerAddress "::ffff:192.0.2.1" is an IPv4 address in IPv6 form: write 192.0.2.1`,
+		},
 		{func(s *spec) { s.PeerAddress = "0.0.0.0" }, "peerAddress 0.0.0.0 is not the unicast address of a router or node"},
 		{func(s *spec) { s.PeerAddress = "::1" }, "peerAddress ::1 is not the unicast address of a router or node"},
-		{func(s *spec) { s.PeerAddress = "224.0.0.5" }, "peerAddress 224.0.0.5 is not the unicast address of a router or node"},
-		{func(s *spec) { s.PeerAddress = "255.255.255.255" }, "peerAddress 255.255.255.255 is not the unicast address of a router or node"},
-		{func(s *spec) { s.PeerAddress = "fe80::1" }, "peerAddress fe80::1 is link-local and needs a link to be dialled on: write a global or unique local " +
-			"address, or interface"},
-		{func(s *spec) { s.SourceAddress = "ff02::1" }, "sourceAddress ff02::1 is not the unicast address of a router or node"},
-		{func(s *spec) { s.RouterID = "0.0.0.0" }, `routerID "0.0.0.0" must have the form of an IPv4 address other than 0.0.0.0`},
+		{
+			func(s *spec) { s.PeerAddress = "224.0.0.5" },
+			"peerAddress 224.0.0.5 is not the unicast address of a router or node",
+		},
+		{
+			func(s *spec) { s.PeerAddress = "255.255.255.255" },
+			"peerAddress 255.255.255.255 is not the unicast address of a router or node",
+		},
+		{
+			func(s *spec) { s.PeerAddress = "fe80::1" },
+			"peerAddress fe80::1 is link-local and needs a link to be dialled on: write a global or unique local " +
+				"address, or interface",
+		},
+		{
+			func(s *spec) { s.SourceAddress = "ff02::1" },
+			"sourceAddress ff02::1 is not the unicast address of a router or node",
+		},
+		{
+			func(s *spec) { s.RouterID = "0.0.0.0" },
+			`routerID "0.0.0.0" must have the form of an IPv4 address other than 0.0.0.0`,
+		},
 		{func(s *spec) { s.HoldTime = seconds(9.8) }, "holdTime must be whole seconds: write 10s"},
 		{func(s *spec) { s.KeepaliveTime = seconds(91) }, "keepaliveTime must not be longer than holdTime, which is 1m30s"},
-		{func(s *spec) { s.HoldTime, s.KeepaliveTime = seconds(9), seconds(10) }, "keepaliveTime must not be longer than holdTime, which is 9s"},
+		{func(s *spec) {
+			s.HoldTime = seconds(9)
+			s.KeepaliveTime = seconds(10)
+		}, "keepaliveTime must not be longer than holdTime, which is 9s"},
 	} {
 		t.Run(tt.want, func(t *testing.T) {
 			s, problems := Compile(Objects{Peers: []*v1beta1.BGPPeer{
@@ -129,8 +160,10 @@ func TestPeerConflicts(t *testing.T) {
 	at := func(address, routerID string) func(*v1beta1.BGPPeerSpec) {
 		return func(s *v1beta1.BGPPeerSpec) { s.PeerAddress, s.RouterID = address, routerID }
 	}
-	nodes := []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11"), nodeObject("n2", "b", "172.30.0.12"), nodeObject("n3", "a", "172.30.0.13"),
-		nodeObject("n4", "a"), nodeObject("n5", "a")}
+	nodes := []*corev1.Node{
+		nodeObject("n1", "a", "172.30.0.11", "fd00:30::11"), nodeObject("n2", "b", "172.30.0.12"),
+		nodeObject("n3", "a", "172.30.0.13"), nodeObject("n4", "a"), nodeObject("n5", "a"),
+	}
 	for _, tt := range []struct {
 		name     string
 		peers    []*v1beta1.BGPPeer
@@ -144,19 +177,38 @@ func TestPeerConflicts(t *testing.T) {
 			map[string]map[string]lb.Reason{"p": nil}, nil},
 		{"one address twice: where both are, whatever the port", []*v1beta1.BGPPeer{
 			peerObject("young", 2, func(s *v1beta1.BGPPeerSpec) { s.PeerPort = 1179 }), peerObject("old", 1, zone("a"))},
-			map[string]map[string]lb.Reason{"old": nil, "young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer}},
-			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has peerAddress 172.31.0.1 there`}},
-		{"one address twice on disjoint nodes", []*v1beta1.BGPPeer{peerObject("x", 1, zone("a")), peerObject("y", 2, zone("b"))},
-			map[string]map[string]lb.Reason{"x": nil, "y": nil}, nil},
-		{"one link twice, and another link", []*v1beta1.BGPPeer{unnumbered("old", 1, "eth0", zone("a")), unnumbered("young", 2, "eth0"),
-			unnumbered("other", 3, "eth1")},
-			map[string]map[string]lb.Reason{"old": nil, "young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer},
-				"other": nil},
-			[]string{`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has interface eth0 there`}},
+			map[string]map[string]lb.Reason{"old": nil, "young": {
+				"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer,
+			}},
+			[]string{
+				`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has peerAddress 172.31.0.1 there`,
+			}},
+		{
+			"one address twice on disjoint nodes",
+			[]*v1beta1.BGPPeer{peerObject("x", 1, zone("a")), peerObject("y", 2, zone("b"))},
+			map[string]map[string]lb.Reason{"x": nil, "y": nil}, nil,
+		},
+		{
+			"one link twice, and another link",
+			[]*v1beta1.BGPPeer{unnumbered("old", 1, "eth0", zone("a")), unnumbered("young", 2, "eth0"),
+				unnumbered("other", 3, "eth1")},
+			map[string]map[string]lb.Reason{
+				"old":   nil,
+				"young": {"n1": lb.DuplicatePeer, "n3": lb.DuplicatePeer, "n4": lb.DuplicatePeer, "n5": lb.DuplicatePeer},
+				"other": nil,
+			},
+			[]string{
+				`BGPPeer young DuplicatePeer: not used on n1, n3, n4, n5: BGPPeer "old" is older and has interface eth0 there`,
+			},
+		},
 		{"two router IDs on one node", []*v1beta1.BGPPeer{
-			peerObject("x", 1, at("172.31.0.1", "192.0.2.1"), zone("b")), peerObject("y", 2, at("172.31.0.2", "")), peerObject("z", 3, at("172.31.0.3", "192.0.2.2"))},
+			peerObject("x", 1, at("172.31.0.1", "192.0.2.1"), zone("b")), peerObject("y", 2, at("172.31.0.2", "")),
+			peerObject("z", 3, at("172.31.0.3", "192.0.2.2")),
+		},
 			map[string]map[string]lb.Reason{"x": nil, "y": nil, "z": {"n2": lb.ConflictingRouterID}},
-			[]string{`BGPPeer z ConflictingRouterID: not used on n2: BGPPeer "x" is older and gives routerID 192.0.2.1 there, and a node has one`}},
+			[]string{
+				`BGPPeer z ConflictingRouterID: not used on n2: BGPPeer "x" is older and gives routerID 192.0.2.1 there, and a node has one`,
+			}},
 		{"a peer that is not used there bars no other peer", []*v1beta1.BGPPeer{
 			peerObject("bad", 1, func(s *v1beta1.BGPPeerSpec) { s.PeerAddress = "::1" }), peerObject("good", 2)},
 			map[string]map[string]lb.Reason{"good": nil},
@@ -177,7 +229,8 @@ func checkSchema(t *testing.T, kind, spec, want string) {
 	t.Helper()
 	all, err := apitest.Read()
 	must(t, err)
-	body, err := yaml.YAMLToJSON([]byte("{apiVersion: holdfast.dev/v1beta1, kind: " + kind + ", metadata: {name: x}, spec: {" + spec + "}}"))
+	body, err := yaml.YAMLToJSON([]byte("{apiVersion: holdfast.dev/v1beta1, kind: " + kind +
+		", metadata: {name: x}, spec: {" + spec + "}}"))
 	must(t, err)
 	err = all[slices.IndexFunc(all, func(c apitest.CRD) bool { return c.Kind == kind })].Check(body)
 	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -197,8 +250,14 @@ func TestPeerSchema(t *testing.T) {
 		{"myASN: 64600, dynamicASN: external, interface: eth0.100, password: x, ttlSecurity: 1", ""},
 		{plain + ", interface: eth0", "write either peerAddress, or interface"},
 		{"myASN: 64600, peerASN: 64512", "write either peerAddress, or interface"},
-		{"myASN: 64600, peerASN: 64512, interface: eth0, sourceAddress: 172.31.0.1", "interface and sourceAddress exclude each other"},
-		{"myASN: 64600, peerASN: 64512, interface: eth0, ebgpMultiHop: true", "interface and ebgpMultiHop exclude each other"},
+		{
+			"myASN: 64600, peerASN: 64512, interface: eth0, sourceAddress: 172.31.0.1",
+			"interface and sourceAddress exclude each other",
+		},
+		{
+			"myASN: 64600, peerASN: 64512, interface: eth0, ebgpMultiHop: true",
+			"interface and ebgpMultiHop exclude each other",
+		},
 		{"myASN: 64600, peerASN: 64512, interface: 'eth0 remote-as'", "should match"},
 		{"myASN: 64600, peerASN: 64512, interface: abcdefghijklmnop", "may not be more than 15"},
 		{"myASN: 64600, peerASN: 64512, interface: ''", "should match"},
@@ -206,8 +265,14 @@ func TestPeerSchema(t *testing.T) {
 		{plain + ", dynamicASN: external", "write either peerASN, or dynamicASN"},
 		{"myASN: 64600, peerAddress: 172.31.0.9", "write either peerASN, or dynamicASN"},
 		{"myASN: 64600, dynamicASN: any, peerAddress: 172.31.0.9", "Unsupported value"},
-		{"myASN: 64600, dynamicASN: internal, peerAddress: 172.31.0.9, ebgpMultiHop: true", "ebgpMultiHop is for peers of another AS"},
-		{"myASN: 64600, dynamicASN: internal, peerAddress: 172.31.0.9, localASN: 65010", "localASN is for peers of another AS"},
+		{
+			"myASN: 64600, dynamicASN: internal, peerAddress: 172.31.0.9, ebgpMultiHop: true",
+			"ebgpMultiHop is for peers of another AS",
+		},
+		{
+			"myASN: 64600, dynamicASN: internal, peerAddress: 172.31.0.9, localASN: 65010",
+			"localASN is for peers of another AS",
+		},
 		{plain + ", localASN: 64512", "localASN is for peers of another AS"},
 		{"myASN: 64600, peerASN: 64600, peerAddress: 172.31.0.9, localASN: 65010", "localASN is for peers of another AS"},
 		{plain + ", ttlSecurity: 255", "less than or equal to 254"},

@@ -76,39 +76,78 @@ func TestPoolAddresses(t *testing.T) {
 		want     map[string]string
 		problems []string
 	}{
-		{"every form, both families", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.0/30", "198.51.100.1 - 198.51.100.3", "203.0.113.9", "2001:db8::/126")},
-			map[string]string{"p": "[192.0.2.0-192.0.2.3 198.51.100.1-198.51.100.3 203.0.113.9 2001:db8::-2001:db8::3]"}, nil},
-		{"a bad entry leaves the others", []*v1beta1.IPAddressPool{poolObject("p", 1, "garbage", "192.0.2.1", "192.0.2.9-192.0.2.7")},
-			map[string]string{"p": "[192.0.2.1]"},
-			[]string{
+		{
+			"every form, both families",
+			[]*v1beta1.IPAddressPool{
+				poolObject("p", 1, "192.0.2.0/30", "198.51.100.1 - 198.51.100.3", "203.0.113.9", "2001:db8::/126"),
+			},
+			map[string]string{"p": "[192.0.2.0-192.0.2.3 198.51.100.1-198.51.100.3 203.0.113.9 2001:db8::-2001:db8::3]"},
+			nil,
+		},
+		{
+			"a bad entry leaves the others",
+			[]*v1beta1.IPAddressPool{poolObject("p", 1, "garbage", "192.0.2.1", "192.0.2.9-192.0.2.7")},
+			map[string]string{"p": "[192.0.2.1]"}, []string{
 				`IPAddressPool p InvalidAddresses: spec.addresses[0]: "garbage" is not an IPv4 or IPv6 address`,
 				`IPAddressPool p InvalidAddresses: spec.addresses[2]: "192.0.2.9-192.0.2.7" is reversed: write 192.0.2.7-192.0.2.9`,
-			}},
+			},
+		},
 		{"no good entry is still a pool", []*v1beta1.IPAddressPool{poolObject("p", 1, "::/0")},
 			map[string]string{"p": "[]"},
-			[]string{`IPAddressPool p InvalidAddresses: spec.addresses[0]: "::/0" is every address there is: write the prefix that is yours to give`}},
+			[]string{
+				`IPAddressPool p InvalidAddresses: spec.addresses[0]: "::/0" is every address there is: write the prefix that is yours to give`,
+			}},
 		{"host bits are reported and do no harm", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.5/30")},
 			map[string]string{"p": "[192.0.2.4-192.0.2.7]"},
-			[]string{`note IPAddressPool p HostBitsIgnored: spec.addresses[0]: "192.0.2.5/30" has host bits set and is read as 192.0.2.4/30: write that`}},
-		{"overlap within a pool", []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.0/30", "192.0.2.2-192.0.2.6", "192.0.2.5")},
+			[]string{
+				`note IPAddressPool p HostBitsIgnored: spec.addresses[0]: "192.0.2.5/30" has host bits set and is read as 192.0.2.4/30: write that`,
+			}},
+		{
+			"overlap within a pool",
+			[]*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.0/30", "192.0.2.2-192.0.2.6", "192.0.2.5")},
 			map[string]string{"p": "[192.0.2.0-192.0.2.3 192.0.2.4-192.0.2.6]"},
-			[]string{`note IPAddressPool p OverlappingAddresses: spec.addresses holds 192.0.2.2-192.0.2.3, 192.0.2.5 more than once: once is enough`}},
-		{"overlap of two: the older keeps", []*v1beta1.IPAddressPool{poolObject("a", 2, "192.0.2.0/28"), poolObject("b", 1, "192.0.2.4-192.0.2.5", "192.0.2.8")},
-			map[string]string{"a": "[192.0.2.0-192.0.2.3 192.0.2.6-192.0.2.7 192.0.2.9-192.0.2.15]", "b": "[192.0.2.4-192.0.2.5 192.0.2.8]"},
-			[]string{`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.4-192.0.2.5, 192.0.2.8`}},
+			[]string{
+				`note IPAddressPool p OverlappingAddresses: spec.addresses holds 192.0.2.2-192.0.2.3, 192.0.2.5 more than once: once is enough`,
+			},
+		},
+		{
+			"overlap of two: the older keeps",
+			[]*v1beta1.IPAddressPool{poolObject("a", 2, "192.0.2.0/28"), poolObject("b", 1, "192.0.2.4-192.0.2.5", "192.0.2.8")},
+			map[string]string{
+				"a": "[192.0.2.0-192.0.2.3 192.0.2.6-192.0.2.7 192.0.2.9-192.0.2.15]",
+				"b": "[192.0.2.4-192.0.2.5 192.0.2.8]",
+			},
+			[]string{
+				`IPAddressPool a OverlappingAddresses: IPAddressPool "b" is older and keeps 192.0.2.4-192.0.2.5, 192.0.2.8`,
+			},
+		},
 		{"of one second: by name", []*v1beta1.IPAddressPool{poolObject("b", 1, "192.0.2.1"), poolObject("a", 1, "192.0.2.1")},
 			map[string]string{"a": "[192.0.2.1]", "b": "[]"},
 			[]string{`IPAddressPool b OverlappingAddresses: IPAddressPool "a" is older and keeps 192.0.2.1`}},
-		{"with several", []*v1beta1.IPAddressPool{poolObject("a", 1, "2001:db8::1"), poolObject("b", 2, "2001:db8::3"), poolObject("c", 3, "2001:db8::-2001:db8::4")},
+		{
+			"with several",
+			[]*v1beta1.IPAddressPool{
+				poolObject("a", 1, "2001:db8::1"), poolObject("b", 2, "2001:db8::3"),
+				poolObject("c", 3, "2001:db8::-2001:db8::4"),
+			},
 			map[string]string{"a": "[2001:db8::1]", "b": "[2001:db8::3]", "c": "[2001:db8:: 2001:db8::2 2001:db8::4]"},
 			[]string{
 				`IPAddressPool c OverlappingAddresses: IPAddressPool "a" is older and keeps 2001:db8::1`,
 				`IPAddressPool c OverlappingAddresses: IPAddressPool "b" is older and keeps 2001:db8::3`,
-			}},
+			},
+		},
 		{"an active pool takes over from a pool that is being deleted",
-			[]*v1beta1.IPAddressPool{deleted(poolObject("old", 1, "192.0.2.0/29", "2001:db8::/126")), poolObject("new", 2, "192.0.2.2-192.0.2.3", "2001:db8::/126")},
-			map[string]string{"old": "[192.0.2.0-192.0.2.1 192.0.2.4-192.0.2.7]", "new": "[192.0.2.2-192.0.2.3 2001:db8::-2001:db8::3]"},
-			[]string{`note IPAddressPool old OverlappingAddresses: IPAddressPool "new" takes over 192.0.2.2-192.0.2.3, 2001:db8::-2001:db8::3`}},
+			[]*v1beta1.IPAddressPool{
+				deleted(poolObject("old", 1, "192.0.2.0/29", "2001:db8::/126")),
+				poolObject("new", 2, "192.0.2.2-192.0.2.3", "2001:db8::/126"),
+			},
+			map[string]string{
+				"old": "[192.0.2.0-192.0.2.1 192.0.2.4-192.0.2.7]",
+				"new": "[192.0.2.2-192.0.2.3 2001:db8::-2001:db8::3]",
+			},
+			[]string{
+				`note IPAddressPool old OverlappingAddresses: IPAddressPool "new" takes over 192.0.2.2-192.0.2.3, 2001:db8::-2001:db8::3`,
+			}},
 		{"of two that are being deleted the older keeps",
 			[]*v1beta1.IPAddressPool{deleted(poolObject("a", 2, "192.0.2.1")), deleted(poolObject("b", 1, "192.0.2.1"))},
 			map[string]string{"a": "[]", "b": "[192.0.2.1]"},
@@ -168,28 +207,44 @@ func TestUnusableAddresses(t *testing.T) {
 		problems  []string
 	}{
 		{"a node's own", []string{"172.30.0.10-172.30.0.13"}, "[172.30.0.10-172.30.0.13] but 172.30.0.11 172.30.0.12",
-			[]string{`note IPAddressPool p AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
-				`172.30.0.11 (node "n1"), 172.30.0.12 (node "n2"): take that out`}},
+			[]string{
+				`note IPAddressPool p AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
+					`172.30.0.11 (node "n1"), 172.30.0.12 (node "n2"): take that out`,
+			}},
 		{"of both families", []string{"fd00:30::10/127"}, "[fd00:30::10-fd00:30::11] but fd00:30::11",
-			[]string{`note IPAddressPool p AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
-				`fd00:30::11 (node "n1"): take that out`}},
+			[]string{
+				`note IPAddressPool p AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
+					`fd00:30::11 (node "n1"): take that out`,
+			}},
 		{"nothing else left", []string{"172.30.0.11"}, "[172.30.0.11] but 172.30.0.11",
-			[]string{`note IPAddressPool p AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
-				`172.30.0.11 (node "n1"): take that out`}},
+			[]string{
+				`note IPAddressPool p AddressNotUsable: spec.addresses holds what belongs to the cluster, which no Service gets: ` +
+					`172.30.0.11 (node "n1"): take that out`,
+			}},
 		{"network and broadcast are given, as MetalLB does", []string{"192.0.2.0/30"}, "[192.0.2.0-192.0.2.3]", nil},
 		{"never a host's", []string{"126.255.255.255-128.0.0.0", "169.254.0.0/15", "fe80::1", "223.255.255.255-224.0.0.3"},
 			"[126.255.255.255 128.0.0.0 169.255.0.0-169.255.255.255 223.255.255.255]",
-			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds addresses that no Service can have: 127.0.0.0-127.255.255.255 (loopback), ` +
-				`169.254.0.0-169.254.255.255 (link-local), 224.0.0.0-224.0.0.3 (multicast), fe80::1 (link-local)`}},
-		{"at both ends of the families", []string{"0.0.0.0-0.0.0.1", "255.255.255.254-255.255.255.255", "::-::2", "ff00::/8"}, "[0.0.0.1 255.255.255.254 ::2]",
-			[]string{`IPAddressPool p AddressNotUsable: spec.addresses holds addresses that no Service can have: 0.0.0.0 (unspecified), 255.255.255.255 (broadcast), ` +
-				`:: (unspecified), ::1 (loopback), ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff (multicast)`}},
+			[]string{
+				`IPAddressPool p AddressNotUsable: spec.addresses holds addresses that no Service can have: 127.0.0.0-127.255.255.255 (loopback), ` +
+					`169.254.0.0-169.254.255.255 (link-local), 224.0.0.0-224.0.0.3 (multicast), fe80::1 (link-local)`,
+			}},
+		{
+			"at both ends of the families",
+			[]string{"0.0.0.0-0.0.0.1", "255.255.255.254-255.255.255.255", "::-::2", "ff00::/8"},
+			"[0.0.0.1 255.255.255.254 ::2]",
+			[]string{
+				`IPAddressPool p AddressNotUsable: spec.addresses holds addresses that no Service can have: 0.0.0.0 (unspecified), 255.255.255.255 (broadcast), ` +
+					`:: (unspecified), ::1 (loopback), ff00::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff (multicast)`,
+			},
+		},
 	} {
 		o := Objects{
 			Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, tt.addresses...)},
 			// Two nodes with the same address, and one with a link-local address, are handled.
-			Nodes: []*corev1.Node{nodeObject("n1", "a", "172.30.0.11", "fd00:30::11", "fe80::11"), nodeObject("n2", "a", "172.30.0.12", "172.30.0.11"),
-				nodeObject("n3", "a")},
+			Nodes: []*corev1.Node{
+				nodeObject("n1", "a", "172.30.0.11", "fd00:30::11", "fe80::11"),
+				nodeObject("n2", "a", "172.30.0.12", "172.30.0.11"), nodeObject("n3", "a"),
+			},
 		}
 		s, problems := Compile(o, Options{})
 		got := rangesOf(s)["p"]
@@ -228,9 +283,12 @@ func TestNodeAddressOfYounger(t *testing.T) {
 func TestManyNodeAddresses(t *testing.T) {
 	n := nodeObject("n1", "a", "192.0.2.1")
 	for i := range 20_000 {
-		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: fmt.Sprintf("10.0.%d.%d", i/256, i%256)})
+		n.Status.Addresses = append(n.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: fmt.Sprintf("10.0.%d.%d", i/256, i%256)})
 	}
-	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, "10.0.0.0/16")}, Nodes: []*corev1.Node{n}}, Options{})
+	s, _ := Compile(Objects{
+		Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, "10.0.0.0/16")}, Nodes: []*corev1.Node{n},
+	}, Options{})
 	if got := s.Nodes["n1"].Addresses; len(got) != maxNodeAddresses || got[0] != netip.MustParseAddr("192.0.2.1") {
 		t.Errorf("%d addresses count, %v first", len(got), got[0])
 	}

@@ -49,7 +49,9 @@ func TestNodeSelector(t *testing.T) {
 		for _, p := range problems {
 			reported.WriteString(p.Message)
 		}
-		if got != tt.want || !strings.Contains(reported.String(), tt.reported) || (tt.reported == "") != (reported.String() == "") {
+		differs := got != tt.want || !strings.Contains(reported.String(), tt.reported) ||
+			(tt.reported == "") != (reported.String() == "")
+		if differs {
 			t.Errorf("%s: selects %q, says %q; want %q and %q", tt.name, got, reported.String(), tt.want, tt.reported)
 		}
 	}
@@ -72,7 +74,11 @@ func TestDraining(t *testing.T) {
 		return corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}}}
 	}
 	ready := func(status corev1.ConditionStatus, message string) corev1.Node {
-		return corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Message: message}}}}
+		return corev1.Node{
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: status, Message: message,
+			}}},
+		}
 	}
 	const shutdown = "[container runtime is down, node is shutting down]"
 	for _, tt := range []struct {
@@ -143,24 +149,32 @@ func TestTranslate(t *testing.T) {
 		{"a remark", []string{openstack.Internal, "false"}, true, edge, "Services of this cluster are internal"},
 		{"our external", []string{AnnotationInternal, "false"}, false, edge, ""},
 		{"all nodes", []string{openstack.NodeSelector, ""}, true, nil, ""},
-		{"other nodes", []string{openstack.NodeSelector, "rack"}, true, []lb.Selector{{{Key: "rack", Operator: lb.Exists}}}, ""},
-		{"other nodes by our annotation", []string{AnnotationNodeSelector, "rack"}, true, []lb.Selector{{{Key: "rack", Operator: lb.Exists}}}, ""},
+		{
+			"other nodes",
+			[]string{openstack.NodeSelector, "rack"}, true, []lb.Selector{{{Key: "rack", Operator: lb.Exists}}}, "",
+		},
+		{
+			"other nodes by our annotation",
+			[]string{AnnotationNodeSelector, "rack"}, true, []lb.Selector{{{Key: "rack", Operator: lb.Exists}}}, "",
+		},
 	} {
 		s, problems := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(tt.pairs...))}}, opt)
 		w := s.Services[0].Wish
 		if diff := cmp.Diff(tt.nodes, w.NodeSelectors, cmpopts.EquateEmpty()); diff != "" || w.Internal != tt.internal {
 			t.Errorf("%s: internal %v, nodes -want +got\n%s", tt.name, w.Internal, diff)
 		}
-		if got := strings.Join(problemTexts(problems), ""); !strings.Contains(got, tt.reported) || tt.reported == "" && got != "" {
+		got := strings.Join(problemTexts(problems), "")
+		if !strings.Contains(got, tt.reported) || tt.reported == "" && got != "" {
 			t.Errorf("%s: reported %q, want %q", tt.name, got, tt.reported)
 		}
 	}
 	off := opt
 	off.OpenStack.Ignore = true
-	service := serviceObject("s", asking(openstack.Hostname, "a.example", openstack.NodeSelector, "rack", openstack.ConnectionLimit, "5", openstack.ID, "u",
-		openstack.Prefix+"class", "c"))
+	service := serviceObject("s", asking(openstack.Hostname, "a.example", openstack.NodeSelector, "rack",
+		openstack.ConnectionLimit, "5", openstack.ID, "u", openstack.Prefix+"class", "c"))
 	s, problems := Compile(Objects{Services: []*corev1.Service{service}}, off)
-	if diff := cmp.Diff(lb.Wish{}, s.Services[0].Wish); diff != "" || problems != nil || s.Services[0].ConnectionLimit > 0 {
+	diff := cmp.Diff(lb.Wish{}, s.Services[0].Wish)
+	if diff != "" || problems != nil || s.Services[0].ConnectionLimit > 0 {
 		t.Errorf("ignored, and yet %s, %v", diff, problemTexts(problems))
 	}
 }
@@ -169,7 +183,8 @@ func TestTranslate(t *testing.T) {
 func communityObject(name string, second int64, namesAndValues ...string) *v1beta1.Community {
 	o := &v1beta1.Community{ObjectMeta: meta(name, second)}
 	for i := 0; i < len(namesAndValues); i += 2 {
-		o.Spec.Communities = append(o.Spec.Communities, v1beta1.CommunityAlias{Name: namesAndValues[i], Value: namesAndValues[i+1]})
+		o.Spec.Communities = append(o.Spec.Communities,
+			v1beta1.CommunityAlias{Name: namesAndValues[i], Value: namesAndValues[i+1]})
 	}
 	return o
 }
@@ -199,12 +214,15 @@ func TestBFDProfile(t *testing.T) {
 		BFDProfiles: []*v1beta1.BFDProfile{
 			{ObjectMeta: metav1.ObjectMeta{Name: "plain"}},
 			{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Spec: v1beta1.BFDProfileSpec{
-				ReceiveInterval: new(int32(50)), TransmitInterval: new(int32(60)), DetectMultiplier: new(int32(5)), PassiveMode: true,
-				MinimumTTL: new(int32(100)), EchoInterval: new(int32(50)),
+				ReceiveInterval: new(int32(50)), TransmitInterval: new(int32(60)), DetectMultiplier: new(int32(5)),
+				PassiveMode: true,
+				MinimumTTL:  new(int32(100)), EchoInterval: new(int32(50)),
 			}},
 		},
-		Peers: []*v1beta1.BGPPeer{peer("a", "192.0.2.1", "plain"), peer("b", "2001:db8::1", "all"), peer("c", "192.0.2.3", ""),
-			peer("d", "192.0.2.4", "missing")},
+		Peers: []*v1beta1.BGPPeer{
+			peer("a", "192.0.2.1", "plain"), peer("b", "2001:db8::1", "all"), peer("c", "192.0.2.3", ""),
+			peer("d", "192.0.2.4", "missing"),
+		},
 	}
 	state, problems := Compile(objects, Options{})
 	const missing = `BGPPeer d UnknownReference: spec.bfdProfile names BFDProfile "missing", which does not exist: the session runs without BFD`
@@ -240,16 +258,32 @@ func TestPasswordSecret(t *testing.T) {
 		want   string
 	}{
 		{"ours", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, password), ""},
-		{"ours by name", v1beta1.SecretReference{Name: "s", Namespace: own}, secretObject(own, "s", corev1.SecretTypeBasicAuth, password), ""},
+		{
+			"ours by name",
+			v1beta1.SecretReference{Name: "s", Namespace: own},
+			secretObject(own, "s", corev1.SecretTypeBasicAuth, password), "",
+		},
 		{"with spaces", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, "Geheim 7"), ""},
 		{"with a space at its end", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, password+" "),
 			`entry "password" of Secret "s" must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake`},
-		{"no such", v1beta1.SecretReference{Name: "s", Namespace: own}, secretObject(own, "t", corev1.SecretTypeBasicAuth, password), missing},
+		{
+			"no such",
+			v1beta1.SecretReference{Name: "s", Namespace: own},
+			secretObject(own, "t", corev1.SecretTypeBasicAuth, password), missing,
+		},
 		{"another type", ref, secretObject(own, "s", corev1.SecretTypeOpaque, password), missing},
 		{"of a tenant", ref, secretObject("tenant", "s", corev1.SecretTypeBasicAuth, password), missing},
-		{"asked of a tenant", v1beta1.SecretReference{Name: "s", Namespace: "tenant"}, secretObject("tenant", "s", corev1.SecretTypeBasicAuth, password),
-			`passwordSecret is in namespace "tenant", and only Holdfast's own, "holdfast-system", is read`},
-		{"empty", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, ""), `entry "password" of Secret "s" must have 1 to 80 characters, and has 0`},
+		{
+			"asked of a tenant",
+			v1beta1.SecretReference{Name: "s", Namespace: "tenant"},
+			secretObject("tenant", "s", corev1.SecretTypeBasicAuth, password),
+			`passwordSecret is in namespace "tenant", and only Holdfast's own, "holdfast-system", is read`,
+		},
+		{
+			"empty",
+			ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, ""),
+			`entry "password" of Secret "s" must have 1 to 80 characters, and has 0`,
+		},
 		{"with a line break", ref, secretObject(own, "s", corev1.SecretTypeBasicAuth, password+"\n"),
 			`entry "password" of Secret "s" must have printable ASCII characters only, and no space at its ends; a line break at its end is a frequent mistake`},
 	} {
@@ -293,30 +327,66 @@ func TestRequest(t *testing.T) {
 	}{
 		{"nothing", serviceObject("s"), `[] ""`, false, nil},
 		{"spec", serviceObject("s", loadBalancerIP("192.0.2.1")), `[192.0.2.1] ""`, false, nil},
-		{"ours", serviceObject("s", annotated(AnnotationAddresses, " 192.0.2.1 , 2001:db8::1")), `[192.0.2.1 2001:db8::1] ""`, false, nil},
-		{"MetalLB's", serviceObject("s", annotated(MetalLBAddresses, "2001:db8::1"), annotated(MetalLBPool, "p")), `[2001:db8::1] "p"`, false, nil},
-		{"MetalLB's old", serviceObject("s", annotated(MetalLBAddressesOld, "192.0.2.1,2001:db8::1"), annotated(MetalLBPoolOld, "p")), `[192.0.2.1 2001:db8::1] "p"`,
-			false, nil},
-		{"all agree", serviceObject("s", annotated(AnnotationPool, "p"), annotated(MetalLBPool, "p"), annotated(MetalLBPoolOld, " p")), `[] "p"`, false, nil},
-		{"spec is among the annotation's", serviceObject("s", loadBalancerIP("2001:DB8::1"), annotated(AnnotationAddresses, "192.0.2.1,2001:db8::1")),
-			`[192.0.2.1 2001:db8::1] ""`, false, nil},
-		{"ours wins over MetalLB's", serviceObject("s", annotated(AnnotationPool, "p"), annotated(MetalLBPool, "q")), `[] "p"`, false,
-			[]string{`Service default/s InvalidRequest: annotation holdfast.dev/pool ("p") overrides metallb.io/address-pool ("q")`}},
-		{"headless has no family to disagree with", serviceObject("s", headless, loadBalancerIP("2001:db8::1")), `[2001:db8::1] ""`, false, nil},
+		{
+			"ours",
+			serviceObject("s", annotated(AnnotationAddresses, " 192.0.2.1 , 2001:db8::1")),
+			`[192.0.2.1 2001:db8::1] ""`, false, nil,
+		},
+		{
+			"MetalLB's",
+			serviceObject("s", annotated(MetalLBAddresses, "2001:db8::1"), annotated(MetalLBPool, "p")),
+			`[2001:db8::1] "p"`, false, nil,
+		},
+		{
+			"MetalLB's old",
+			serviceObject("s", annotated(MetalLBAddressesOld, "192.0.2.1,2001:db8::1"), annotated(MetalLBPoolOld, "p")),
+			`[192.0.2.1 2001:db8::1] "p"`, false, nil,
+		},
+		{
+			"all agree",
+			serviceObject("s", annotated(AnnotationPool, "p"), annotated(MetalLBPool, "p"), annotated(MetalLBPoolOld, " p")),
+			`[] "p"`, false, nil,
+		},
+		{
+			"spec is among the annotation's",
+			serviceObject("s", loadBalancerIP("2001:DB8::1"), annotated(AnnotationAddresses, "192.0.2.1,2001:db8::1")),
+			`[192.0.2.1 2001:db8::1] ""`, false, nil,
+		},
+		{
+			"ours wins over MetalLB's",
+			serviceObject("s", annotated(AnnotationPool, "p"), annotated(MetalLBPool, "q")), `[] "p"`, false,
+			[]string{
+				`Service default/s InvalidRequest: annotation holdfast.dev/pool ("p") overrides metallb.io/address-pool ("q")`,
+			},
+		},
+		{
+			"headless has no family to disagree with",
+			serviceObject("s", headless, loadBalancerIP("2001:db8::1")), `[2001:db8::1] ""`, false, nil,
+		},
 
-		{"spec and annotation disagree", serviceObject("s", loadBalancerIP("192.0.2.2"), annotated(AnnotationAddresses, "192.0.2.1")), `[] ""`, true,
-			[]string{"Service default/s InvalidRequest: spec.loadBalancerIP asks for 192.0.2.2 and annotation holdfast.dev/addresses for 192.0.2.1"}},
+		{
+			"spec and annotation disagree",
+			serviceObject("s", loadBalancerIP("192.0.2.2"), annotated(AnnotationAddresses, "192.0.2.1")), `[] ""`, true,
+			[]string{
+				"Service default/s InvalidRequest: spec.loadBalancerIP asks for 192.0.2.2 and annotation " +
+					"holdfast.dev/addresses for 192.0.2.1",
+			},
+		},
 		{"garbage", serviceObject("s", annotated(MetalLBAddresses, "192.0.2.1,,")), `[] ""`, true,
-			[]string{`Service default/s InvalidRequest: annotation metallb.io/loadBalancerIPs: "" is not an IPv4 or IPv6 address`}},
+			[]string{
+				`Service default/s InvalidRequest: annotation metallb.io/loadBalancerIPs: "" is not an IPv4 or IPv6 address`,
+			}},
 		{"garbage in spec", serviceObject("s", loadBalancerIP("192.0.2.256")), `[] ""`, true,
 			[]string{`Service default/s InvalidRequest: spec.loadBalancerIP: "192.0.2.256" is not an IPv4 or IPv6 address`}},
 		{"two of one family", serviceObject("s", annotated(AnnotationAddresses, "192.0.2.1,192.0.2.2")), `[] ""`, true,
-			[]string{"Service default/s InvalidRequest: annotation holdfast.dev/addresses: 192.0.2.1 and 192.0.2.2 are both IPv4: a Service has one address of " +
-				"each family"}},
+			[]string{"Service default/s InvalidRequest: annotation holdfast.dev/addresses: 192.0.2.1 and 192.0.2.2 " +
+				"are both IPv4: a Service has one address of each family"}},
 		{"of a family it has not", serviceObject("s", v4only, annotated(AnnotationAddresses, "2001:db8::1")), `[] ""`, true,
 			[]string{"Service default/s InvalidRequest: asks for 2001:db8::1, but has no IPv6 cluster IP (spec.ipFamilies)"}},
 		{"with a zone", serviceObject("s", annotated(AnnotationAddresses, "fe80::1%eth0")), `[] ""`, true,
-			[]string{`Service default/s InvalidRequest: annotation holdfast.dev/addresses: "fe80::1%eth0" has a zone: write fe80::1`}},
+			[]string{
+				`Service default/s InvalidRequest: annotation holdfast.dev/addresses: "fe80::1%eth0" has a zone: write fe80::1`,
+			}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, problems := Compile(Objects{Services: []*corev1.Service{tt.service, serviceObject("other")}}, served())
@@ -342,8 +412,10 @@ func FuzzServiceRequest(f *testing.F) {
 	f.Add("\x00", "1.2.3.4/5", " ", "", "::")
 	f.Fuzz(func(t *testing.T, ours, metallb, spec, clusterIP, status string) {
 		s, problems := Compile(Objects{Services: []*corev1.Service{
-			serviceObject("fuzzed", annotated(AnnotationAddresses, ours), annotated(MetalLBAddresses, metallb), annotated(AnnotationPool, metallb),
-				annotated(MetalLBPool, ours), loadBalancerIP(spec), having(status, ours), func(o *corev1.Service) { o.Spec.ClusterIPs = []string{clusterIP, "10.96.0.9"} }),
+			serviceObject("fuzzed", annotated(AnnotationAddresses, ours), annotated(MetalLBAddresses, metallb),
+				annotated(AnnotationPool, metallb),
+				annotated(MetalLBPool, ours), loadBalancerIP(spec), having(status, ours),
+				func(o *corev1.Service) { o.Spec.ClusterIPs = []string{clusterIP, "10.96.0.9"} }),
 			serviceObject("good", annotated(AnnotationAddresses, "192.0.2.1")),
 		}}, served())
 		fuzzed, good := s.Services[0], s.Services[1]

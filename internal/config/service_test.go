@@ -66,7 +66,11 @@ func TestWhichServicesAreOurs(t *testing.T) {
 		want     []string
 		reserved map[string]string
 	}{
-		{"class and default", served(), []string{"ours", "plain"}, map[string]string{"192.0.2.3": "theirs", "192.0.2.4": "leaving", "192.0.2.5": "inner"}},
+		{
+			"class and default",
+			served(), []string{"ours", "plain"},
+			map[string]string{"192.0.2.3": "theirs", "192.0.2.4": "leaving", "192.0.2.5": "inner"},
+		},
 		{"class only", Options{LoadBalancerClass: "holdfast.dev/lb"}, []string{"ours"},
 			map[string]string{"192.0.2.1": "plain", "192.0.2.3": "leaving", "192.0.2.4": "leaving", "192.0.2.5": "inner"}},
 	} {
@@ -112,7 +116,10 @@ func TestService(t *testing.T) {
 	unlabelled := slice("web", "unlabelled", discoveryv1.EndpointConditions{})
 	unlabelled.Labels = nil
 	s, problems := Compile(Objects{
-		Services: []*corev1.Service{o, serviceObject("idle", func(o *corev1.Service) { o.Spec.ClusterIPs, o.Spec.ClusterIP = nil, "None" }),
+		Services: []*corev1.Service{o, serviceObject("idle", func(o *corev1.Service) {
+			o.Spec.ClusterIPs = nil
+			o.Spec.ClusterIP = "None"
+		}),
 			serviceObject("far", func(o *corev1.Service) { o.Spec.ClusterIPs = []string{"fd00:96::2"} })},
 		EndpointSlices: numbered(
 			slice("web", "ready", discoveryv1.EndpointConditions{Ready: yes, Serving: yes}),
@@ -122,7 +129,8 @@ func TestService(t *testing.T) {
 			slice("web", "gone", discoveryv1.EndpointConditions{Ready: no, Terminating: yes}),
 			slice("web", "starting", discoveryv1.EndpointConditions{Ready: no, Serving: yes, Terminating: no}),
 			unlabelled,
-			of(discoveryv1.AddressTypeIPv6, slice("far", "", discoveryv1.EndpointConditions{Ready: yes}), discoveryv1.EndpointPort{Port: new(int32(8080))}),
+			of(discoveryv1.AddressTypeIPv6, slice("far", "", discoveryv1.EndpointConditions{Ready: yes}),
+				discoveryv1.EndpointPort{Port: new(int32(8080))}),
 			slice("idle", "n", discoveryv1.EndpointConditions{Ready: no}),
 			slice("other/web", "foreign", discoveryv1.EndpointConditions{}),
 		),
@@ -130,9 +138,11 @@ func TestService(t *testing.T) {
 	want := []*lb.Service{{
 		Key: lb.Key{Namespace: "default", Name: "far"}, Families: []lb.Family{lb.IPv6}, FamilyPolicy: lb.SingleStack,
 		Ports:      []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
-		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::2")}, Backends: lb.Backend{Families: lb.FamilySetOf(lb.IPv6), Anywhere: true},
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00:96::2")},
+		Backends:   lb.Backend{Families: lb.FamilySetOf(lb.IPv6), Anywhere: true},
 	}, {
-		Key: lb.Key{Namespace: "default", Name: "idle"}, FamilyPolicy: lb.SingleStack, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
+		Key: lb.Key{Namespace: "default", Name: "idle"}, FamilyPolicy: lb.SingleStack,
+		Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
 	}, {
 		Key: lb.Key{Namespace: "default", Name: "web"}, UID: "u", Labels: o.Labels, Created: time.Unix(7, 0),
 		Families: []lb.Family{lb.IPv4, lb.IPv6}, FamilyPolicy: lb.PreferDualStack,
@@ -140,8 +150,9 @@ func TestService(t *testing.T) {
 		Ports:      []lb.Port{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}}, Local: true, InternalLocal: true,
 		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		Backends: lb.Backend{
-			Families: lb.FamilySetOf(lb.IPv4), Nodes: lb.Names{"draining", "gone", "ready", "unknown"}, Terminating: lb.Names{"draining", "gone"},
-			Ports: []lb.Port{{Protocol: "TCP", Port: 80}},
+			Families: lb.FamilySetOf(lb.IPv4), Nodes: lb.Names{"draining", "gone", "ready", "unknown"},
+			Terminating: lb.Names{"draining", "gone"},
+			Ports:       []lb.Port{{Protocol: "TCP", Port: 80}},
 		},
 	}}
 	same(t, "services", want, s.Services, addrs())
@@ -159,7 +170,9 @@ func TestNode(t *testing.T) {
 		{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue}}
 	want := lb.Node{
 		Name: "n1", Labels: n.Labels, Excluded: true, NetworkUnavailable: true,
-		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("203.0.113.9")},
+		Addresses: []netip.Addr{
+			netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("203.0.113.9"),
+		},
 	}
 	for _, ignore := range []bool{false, true} {
 		want.Excluded = !ignore
@@ -175,15 +188,18 @@ func TestNotServed(t *testing.T) {
 	uid := func(o *corev1.Service) { o.UID = types.UID("uid-" + o.Name) }
 	clusterIP := func(o *corev1.Service) { o.Spec.Type = corev1.ServiceTypeClusterIP }
 	objects := Objects{Services: []*corev1.Service{
-		serviceObject("ours", uid), serviceObject("theirs", uid, class("example.com/lb")), serviceObject("internal", uid, clusterIP),
-		serviceObject("leaving", uid, leaving), serviceObject("going", uid, clusterIP, leaving),
+		serviceObject("ours", uid), serviceObject("theirs", uid, class("example.com/lb")),
+		serviceObject("internal", uid, clusterIP), serviceObject("leaving", uid, leaving),
+		serviceObject("going", uid, clusterIP, leaving),
 	}}
 	if s, _ := Compile(objects, served()); s.NotServed != nil {
 		t.Errorf("read without FloatingIPs: %v", s.NotServed)
 	}
 	objects.FloatingIPs = []*v1beta1.FloatingIP{{}}
 	s, _ := Compile(objects, served())
-	want := map[lb.Key]string{{Namespace: "default", Name: "theirs"}: "uid-theirs", {Namespace: "default", Name: "internal"}: "uid-internal"}
+	want := map[lb.Key]string{
+		{Namespace: "default", Name: "theirs"}: "uid-theirs", {Namespace: "default", Name: "internal"}: "uid-internal",
+	}
 	same(t, "not served", want, s.NotServed)
 }
 
@@ -306,19 +322,33 @@ func TestAnnouncedBy(t *testing.T) {
 		name, record, annotation string
 		want                     lb.ByNode
 	}{
-		{"one of each family", "192.0.2.1=w1.example,2001:db8::1=w2", "", lb.ByNode{{Address: a, Node: "w1.example"}, {Address: b, Node: "w2"}}},
+		{
+			"one of each family",
+			"192.0.2.1=w1.example,2001:db8::1=w2", "",
+			lb.ByNode{{Address: a, Node: "w1.example"}, {Address: b, Node: "w2"}},
+		},
 		{"garbage", "eaten,=,192.0.2.1=w1,300.0.0.1=w2,,w3=192.0.2.9,192.0.2.1=w2", "", lb.ByNode{{Address: a, Node: "w1"}}},
-		{"of another load balancer: a node for all addresses", "w1.example", "", lb.ByNode{{Address: a, Node: "w1.example"}, {Address: b, Node: "w1.example"}}},
+		{
+			"of another load balancer: a node for all addresses",
+			"w1.example", "", lb.ByNode{{Address: a, Node: "w1.example"}, {Address: b, Node: "w1.example"}},
+		},
 		{"none", "", "", nil},
 		{"forged", "192.0.2.1=w1", "192.0.2.1=w3,2001:db8::1=w3", lb.ByNode{{Address: a, Node: "w1"}}},
 		{"forged on a new Service", "", "192.0.2.1=w3", nil},
 	} {
 		o := serviceObject("s")
 		o.Annotations = map[string]string{"holdfast.dev/announced-by": tt.annotation}
-		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: a.String()}, {Hostname: "lb.example.com"}, {IP: b.String()}}
-		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Message: "192.0.2.1 by node w4"}}
+		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{
+			{IP: a.String()},
+			{Hostname: "lb.example.com"},
+			{IP: b.String()},
+		}
+		o.Status.Conditions = []metav1.Condition{{
+			Type: v1beta1.ConditionAnnouncedL2, Status: metav1.ConditionTrue, Message: "192.0.2.1 by node w4",
+		}}
 		if tt.record != "" {
-			o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: tt.record})
+			o.Status.Conditions = append(o.Status.Conditions,
+				metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: tt.record})
 		}
 		s, _ := Compile(Objects{Services: []*corev1.Service{o}}, served())
 		same(t, tt.name, tt.want, s.Services[0].AnnouncedBy, cmpopts.EquateComparable(netip.Addr{}))
@@ -338,7 +368,9 @@ func TestCopiedManifest(t *testing.T) {
 	} {
 		o := serviceObject("copy", func(o *corev1.Service) {
 			o.UID, o.ResourceVersion = "u-copy", "7"
-			o.Annotations = map[string]string{v1beta1.AnnotationAssigned: tt.record, openstack.ID: tt.id, AnnotationSharingKey: ""}
+			o.Annotations = map[string]string{
+				v1beta1.AnnotationAssigned: tt.record, openstack.ID: tt.id, AnnotationSharingKey: "",
+			}
 		})
 		third := serviceObject("third", func(o *corev1.Service) { o.UID = "u-third" })
 		s, _ := Compile(Objects{Services: []*corev1.Service{o, original, third}}, served())

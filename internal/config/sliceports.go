@@ -56,7 +56,8 @@ func withoutPorts(r *problemList, old *lb.Service, isInUse func(lb.Port) bool) *
 	}
 
 	object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-	r.add(object, lb.PortClash, "port %s is not served: pods send from ports of this range of the address (EgressAllocation)",
+	r.add(object, lb.PortClash,
+		"port %s is not served: pods send from ports of this range of the address (EgressAllocation)",
 		lb.SomeOf(closed))
 	return &s
 }

@@ -25,15 +25,25 @@ func TestWish(t *testing.T) {
 		want  lb.Wish
 		fault string
 	}{
-		{"ours", []string{AnnotationSharingKey, "k", AnnotationFloatingIP, "f", AnnotationInternal, "true", AnnotationRenew, "2026-01-01", AnnotationHostname,
-			"a.example"},
-			lb.Wish{SharingKey: "k", FloatingIP: "f", Internal: true, Renew: true, Hostname: "a.example"}, ""},
+		{
+			"ours",
+			[]string{
+				AnnotationSharingKey, "k", AnnotationFloatingIP, "f", AnnotationInternal, "true", AnnotationRenew,
+				"2026-01-01", AnnotationHostname, "a.example",
+			}, lb.Wish{SharingKey: "k", FloatingIP: "f", Internal: true, Renew: true, Hostname: "a.example"},
+			"",
+		},
 		{"MetalLB's", []string{MetalLBSharingKeyOld, "k"}, lb.Wish{SharingKey: "k"}, ""},
 		{"renew refused", []string{AnnotationRenew, "false"}, lb.Wish{}, ""},
-		{"internal is not guessed at", []string{AnnotationInternal, "yes"}, lb.Wish{}, `annotation holdfast.dev/internal is "yes", neither "true" nor "false"`},
+		{
+			"internal is not guessed at",
+			[]string{AnnotationInternal, "yes"}, lb.Wish{},
+			`annotation holdfast.dev/internal is "yes", neither "true" nor "false"`,
+		},
 		{"two ways to share", []string{AnnotationSharingKey, "k", openstack.Prefix + "load-balancer-id", "u"},
 			lb.Wish{SharingKey: "k", LoadBalancerID: "u", MaxShared: 2},
-			"asks to share by annotation holdfast.dev/sharing-key and by loadbalancer.openstack.org/load-balancer-id, which exclude each other"},
+			"asks to share by annotation holdfast.dev/sharing-key and by " +
+				"loadbalancer.openstack.org/load-balancer-id, which exclude each other"},
 	} {
 		s, _ := Compile(Objects{Services: []*corev1.Service{serviceObject("s", asking(tt.pairs...))}}, served())
 		same(t, tt.name+": services", tt.want, s.Services[0].Wish)
@@ -51,7 +61,8 @@ func TestWish(t *testing.T) {
 func TestHostname(t *testing.T) {
 	const other = openstack.Hostname
 	const shape = ": a host name has at most 253 lower-case letters, digits, - and ., as in www.example.com"
-	const ours, theirs = `annotation holdfast.dev/hostname (%q) is not in force`, `annotation ` + openstack.Hostname + ` (%q) is not in force`
+	const ours, theirs = `annotation holdfast.dev/hostname (%q) is not in force`, `annotation ` + openstack.Hostname +
+		` (%q) is not in force`
 	const both = `annotation holdfast.dev/hostname (%q) overrides ` + openstack.Hostname + ` (%q)`
 	for _, tt := range []struct {
 		name     string
@@ -63,7 +74,11 @@ func TestHostname(t *testing.T) {
 		{"good in OpenStack's spelling", []string{other, "a"}, "a", nil},
 		{"both the same", []string{AnnotationHostname, "a", other, "a"}, "a", nil},
 		{"ours wins", []string{AnnotationHostname, "a", other, "b"}, "a", []string{fmt.Sprintf(both, "a", "b")}},
-		{"ours is bad", []string{AnnotationHostname, "A", other, "b"}, "", []string{fmt.Sprintf(ours, "A") + shape, fmt.Sprintf(both, "A", "b")}},
+		{
+			"ours is bad",
+			[]string{AnnotationHostname, "A", other, "b"}, "",
+			[]string{fmt.Sprintf(ours, "A") + shape, fmt.Sprintf(both, "A", "b")},
+		},
 		{"empty", []string{AnnotationHostname, " ", other, ""}, "", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) { testHostname(t, tt.pairs, tt.want, tt.problems) })
@@ -98,10 +113,15 @@ func TestFloatingIP(t *testing.T) {
 	object := func(name string, spec v1beta1.FloatingIPSpec) *v1beta1.FloatingIP {
 		return &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: spec}
 	}
-	full := object("full", v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1", "2001:db8::1"}, ReclaimPolicy: v1beta1.ReclaimDelete, ServiceName: "web",
-		Pool: "p"})
+	full := object("full",
+		v1beta1.FloatingIPSpec{
+			Addresses: []string{"192.0.2.1", "2001:db8::1"}, ReclaimPolicy: v1beta1.ReclaimDelete, ServiceName: "web",
+			Pool: "p",
+		})
 	full.Annotations = map[string]string{v1beta1.AnnotationAssigned: "192.0.2.1=p"}
-	full.Status = v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.1", "x"}, BoundTo: &v1beta1.Holder{Name: "web", UID: "u"}}
+	full.Status = v1beta1.FloatingIPStatus{
+		Addresses: []string{"192.0.2.1", "x"}, BoundTo: &v1beta1.Holder{Name: "web", UID: "u"},
+	}
 	s, problems := Compile(Objects{FloatingIPs: []*v1beta1.FloatingIP{
 		full,
 		object("bare", v1beta1.FloatingIPSpec{}),
@@ -109,9 +129,12 @@ func TestFloatingIP(t *testing.T) {
 	one := netip.MustParseAddr("192.0.2.1")
 	want := []lb.FloatingIP{
 		{Key: lb.Key{Namespace: "a", Name: "bare"}, Families: []lb.Family{lb.IPv4}},
-		{Key: lb.Key{Namespace: "a", Name: "full"}, Families: []lb.Family{lb.IPv4, lb.IPv6}, Pool: "p", Delete: true, ServiceName: "web", ServiceGone: true,
-			Wanted: []netip.Addr{one, netip.MustParseAddr("2001:db8::1")}, Addresses: []netip.Addr{one},
-			Recall: origins("192.0.2.1=p"), BoundTo: lb.Key{Namespace: "a", Name: "web"}, BoundUID: "u"},
+		{
+			Key: lb.Key{Namespace: "a", Name: "full"}, Families: []lb.Family{lb.IPv4, lb.IPv6}, Pool: "p", Delete: true,
+			ServiceName: "web", ServiceGone: true, Wanted: []netip.Addr{one, netip.MustParseAddr("2001:db8::1")},
+			Addresses: []netip.Addr{one}, Recall: origins("192.0.2.1=p"), BoundTo: lb.Key{Namespace: "a", Name: "web"},
+			BoundUID: "u",
+		},
 	}
 	same(t, "FloatingIPs", want, s.FloatingIPs, addrs())
 	if len(problems) > 0 {
@@ -133,13 +156,23 @@ func TestRestoredFloatingIP(t *testing.T) {
 		{"restored, of one pool", "for=a/f,192.0.2.1=p", v1beta1.FloatingIPSpec{Pool: "p"}, nil, []netip.Addr{a}},
 		{"moves to another pool", "for=a/f,192.0.2.1=p", v1beta1.FloatingIPSpec{Pool: "q"}, nil, nil},
 		{"has it still", "for=a/f,192.0.2.1=p", v1beta1.FloatingIPSpec{}, []string{"192.0.2.1"}, nil},
-		{"asks for another", "for=a/f,192.0.2.9=p", v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1"}}, nil, []netip.Addr{a}},
-		{"the other family", "for=a/f,2001:db8::1=p", v1beta1.FloatingIPSpec{IPFamilies: []string{"IPv4", "IPv6"}, Addresses: []string{"192.0.2.1"}}, nil,
-			[]netip.Addr{a, b}},
+		{
+			"asks for another",
+			"for=a/f,192.0.2.9=p", v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1"}}, nil, []netip.Addr{a},
+		},
+		{
+			"the other family",
+			"for=a/f,2001:db8::1=p",
+			v1beta1.FloatingIPSpec{IPFamilies: []string{"IPv4", "IPv6"}, Addresses: []string{"192.0.2.1"}}, nil,
+			[]netip.Addr{a, b},
+		},
 		{"a family that it does not want", "for=a/f,2001:db8::1=p", v1beta1.FloatingIPSpec{}, nil, nil},
 		{"a copied manifest", "for=a/original,192.0.2.1=p", v1beta1.FloatingIPSpec{}, nil, nil},
 	} {
-		o := &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "f"}, Spec: tt.spec, Status: v1beta1.FloatingIPStatus{Addresses: tt.status}}
+		o := &v1beta1.FloatingIP{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "f"}, Spec: tt.spec,
+			Status: v1beta1.FloatingIPStatus{Addresses: tt.status},
+		}
 		o.Annotations = map[string]string{v1beta1.AnnotationAssigned: tt.record}
 		s, _ := Compile(Objects{FloatingIPs: []*v1beta1.FloatingIP{o}}, served())
 		same(t, tt.name, tt.want, s.FloatingIPs[0].Wanted, addrs())
@@ -149,9 +182,14 @@ func TestRestoredFloatingIP(t *testing.T) {
 // The Service that a FloatingIP names may be of any type, as long as it exists.
 func TestServiceOfFloatingIP(t *testing.T) {
 	for name, gone := range map[string]bool{"": false, "web": false, "plain": false, "away": true} {
-		f := &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "f"}, Spec: v1beta1.FloatingIPSpec{ServiceName: name}}
+		f := &v1beta1.FloatingIP{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "f"},
+			Spec:       v1beta1.FloatingIPSpec{ServiceName: name},
+		}
 		plain := serviceObject("plain", func(o *corev1.Service) { o.Spec.Type = corev1.ServiceTypeClusterIP })
-		s, _ := Compile(Objects{FloatingIPs: []*v1beta1.FloatingIP{f}, Services: []*corev1.Service{serviceObject("web"), plain}}, served())
+		s, _ := Compile(Objects{
+			FloatingIPs: []*v1beta1.FloatingIP{f}, Services: []*corev1.Service{serviceObject("web"), plain},
+		}, served())
 		if s.FloatingIPs[0].ServiceGone != gone {
 			t.Errorf("%q: gone %v", name, !gone)
 		}
@@ -163,11 +201,14 @@ func TestServiceOfFloatingIP(t *testing.T) {
 func TestLeaving(t *testing.T) {
 	turned := func(o *corev1.Service) {
 		o.UID, o.Spec.Type, o.Finalizers = "u", corev1.ServiceTypeClusterIP, []string{v1beta1.FinalizerAddress}
-		o.Annotations = map[string]string{v1beta1.AnnotationAssigned: "192.0.2.9=p,192.0.2.9#digest,192.0.2.8=p,192.0.2.8#digest"}
+		o.Annotations = map[string]string{
+			v1beta1.AnnotationAssigned: "192.0.2.9=p,192.0.2.9#digest,192.0.2.8=p,192.0.2.8#digest",
+		}
 	}
 	assigned := func(status metav1.ConditionStatus) func(*corev1.Service) {
 		return func(o *corev1.Service) {
-			o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionAddressAssigned, Status: status})
+			o.Status.Conditions = append(o.Status.Conditions,
+				metav1.Condition{Type: v1beta1.ConditionAddressAssigned, Status: status})
 		}
 	}
 	other := func(o *corev1.Service) { o.UID = "v" }
@@ -179,7 +220,8 @@ func TestLeaving(t *testing.T) {
 	}}, served())
 	held := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	want := []lb.Leaving{
-		{Key: lb.Key{Namespace: "default", Name: "a"}, UID: "u", Addresses: held}, {Key: lb.Key{Namespace: "default", Name: "b"}, UID: "u", Addresses: held},
+		{Key: lb.Key{Namespace: "default", Name: "a"}, UID: "u", Addresses: held},
+		{Key: lb.Key{Namespace: "default", Name: "b"}, UID: "u", Addresses: held},
 	}
 	same(t, "leaving", want, s.Leaving, addrs())
 }
@@ -222,7 +264,9 @@ func TestLeavingForAnotherClass(t *testing.T) {
 		serviceObject("released", other, claims, proven, having("192.0.2.8")),
 		serviceObject("never", other, claims, having("192.0.2.9")),
 	}}, served())
-	leaving := []lb.Leaving{{Key: lb.Key{Namespace: "default", Name: "was"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
+	leaving := []lb.Leaving{{
+		Key: lb.Key{Namespace: "default", Name: "was"}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+	}}
 	same(t, "leaving", leaving, s.Leaving, addrs(), cmpopts.IgnoreFields(lb.Leaving{}, "Served"))
 	reserved := map[netip.Addr]lb.Key{
 		netip.MustParseAddr("192.0.2.2"): {Namespace: "default", Name: "was"},
@@ -240,16 +284,26 @@ func TestTerms(t *testing.T) {
 	o.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
 	at := v1beta1.NewTime(time.Unix(7, 0))
 	o.UID = "1"
-	memory := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: "p", OwnerReferences: []metav1.OwnerReference{{UID: "1", Controller: new(true)}}}}
-	memory.Status.Released = []v1beta1.ReleasedAddress{{Address: "192.0.2.1", Time: at, Service: "a/b", UID: "u"}, {Address: "garbage"}, {Address: "192.0.2.2"}}
+	memory := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{
+		Name: "p", OwnerReferences: []metav1.OwnerReference{{UID: "1", Controller: new(true)}},
+	}}
+	memory.Status.Released = []v1beta1.ReleasedAddress{
+		{Address: "192.0.2.1", Time: at, Service: "a/b", UID: "u"},
+		{Address: "garbage"},
+		{Address: "192.0.2.2"},
+	}
 	o.Status.Retained = []v1beta1.RetainedAddress{{Address: "192.0.2.99", Service: "a/c", Since: at}}
 	memory.Status.Forgotten = 3
 	s, _ := Compile(Objects{Pools: []*v1beta1.IPAddressPool{o}, PoolMemories: []*v1beta1.PoolMemory{memory}}, served())
 	want := lb.PoolTerms{
 		Internal: true, ShareAcross: true, MaxServices: 3, ReuseDelay: time.Hour, Quota: map[lb.Family]int{lb.IPv4: 0},
 		ReleasedForgotten: 3,
-		Released:          []lb.Release{{Address: netip.MustParseAddr("192.0.2.1"), Time: at.Time.Time, Holder: lb.Key{Namespace: "a", Name: "b"}, UID: "u"}},
-		Retained:          []lb.Retention{{Address: netip.MustParseAddr("192.0.2.99"), Holder: lb.Key{Namespace: "a", Name: "c"}, Since: at.Time.Time}},
+		Released: []lb.Release{
+			{Address: netip.MustParseAddr("192.0.2.1"), Time: at.Time.Time, Holder: lb.Key{Namespace: "a", Name: "b"}, UID: "u"},
+		},
+		Retained: []lb.Retention{{
+			Address: netip.MustParseAddr("192.0.2.99"), Holder: lb.Key{Namespace: "a", Name: "c"}, Since: at.Time.Time,
+		}},
 	}
 	same(t, "pools", want, s.Pools[0].PoolTerms, addrs())
 	o.UID = "2" // the memory is an earlier pool's
