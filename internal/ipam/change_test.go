@@ -53,14 +53,18 @@ func (h *history) happen() {
 		return
 	case what == 19 && h.oneIn(2):
 		// A stale write or another controller.
-		s.Services[h.IntN(len(s.Services))].Addresses = pick(h, nil, s.Services[h.IntN(len(s.Services))].Addresses, []netip.Addr{h.address(), h.address()})
+		s.Services[h.IntN(len(s.Services))].Addresses = pick(h, nil, s.Services[h.IntN(len(s.Services))].Addresses,
+			[]netip.Addr{h.address(), h.address()})
 		h.alien = true
 	case what == 19:
 		s.Reserved = map[netip.Addr]lb.Key{h.address(): {Namespace: "z", Name: "z"}}
 		h.alien = true
 	case what == 20: // a restore: statuses are gone, records are not
 		for i := range s.FloatingIPs {
-			s.FloatingIPs[i].Addresses, s.FloatingIPs[i].Record, s.FloatingIPs[i].BoundTo, s.FloatingIPs[i].BoundUID = nil, nil, lb.Key{}, ""
+			s.FloatingIPs[i].Addresses = nil
+			s.FloatingIPs[i].Record = nil
+			s.FloatingIPs[i].BoundTo = lb.Key{}
+			s.FloatingIPs[i].BoundUID = ""
 		}
 		for i := range s.Services {
 			s.Services[i].Addresses, s.Services[i].Record, s.Services[i].condition = nil, nil, ""
@@ -76,7 +80,8 @@ func (h *history) happen() {
 
 // forged returns an annotation that any user can write: addresses of any pool and of any object.
 func (h *history) forged() lb.Origins {
-	out := wish(nil, lb.Origins{{Address: h.address(), Pool: pick(h, "p0", "p1", "elsewhere")}, {Address: h.address(), Pool: "p0"}})
+	out := wish(nil,
+		lb.Origins{{Address: h.address(), Pool: pick(h, "p0", "p1", "elsewhere")}, {Address: h.address(), Pool: "p0"}})
 	return out[:h.IntN(1+len(out))]
 }
 
@@ -112,10 +117,16 @@ func (h *history) flip(svc *serviceObject) {
 func (h *history) want(svc *lb.Service) {
 	if h.mild && !h.oneIn(4) {
 		svc.Families = pick(h, []lb.Family{lb.IPv4}, []lb.Family{lb.IPv6})
-		svc.FamilyPolicy, svc.Local, svc.RequestedPool, svc.RequestedAddresses, svc.Problem, svc.Wish = lb.SingleStack, false, "", nil, nil, lb.Wish{}
+		svc.FamilyPolicy = lb.SingleStack
+		svc.Local = false
+		svc.RequestedPool = ""
+		svc.RequestedAddresses = nil
+		svc.Problem = nil
+		svc.Wish = lb.Wish{}
 		return
 	}
-	svc.Families = pick(h, []lb.Family{lb.IPv4}, []lb.Family{lb.IPv6}, []lb.Family{lb.IPv4, lb.IPv6}, []lb.Family{lb.IPv6, lb.IPv4}, nil)
+	svc.Families = pick(h, []lb.Family{lb.IPv4}, []lb.Family{lb.IPv6}, []lb.Family{lb.IPv4, lb.IPv6},
+		[]lb.Family{lb.IPv6, lb.IPv4}, nil)
 	svc.FamilyPolicy = pick(h, lb.SingleStack, lb.PreferDualStack, lb.RequireDualStack)
 	svc.Labels = pick(h, nil, map[string]string{"app": "x"})
 	svc.Ports = pick(h, nil, []lb.Port{{Protocol: "TCP", Port: 80}}, []lb.Port{{Protocol: "UDP", Port: 80}})
@@ -137,7 +148,9 @@ func (h *history) want(svc *lb.Service) {
 		svc.Class = pick(h, "gold", "silver")
 	}
 	if h.oneIn(10) {
-		svc.PoolWishes = []lb.PoolWish{{Text: "network", Pools: pick(h, nil, []string{"p0", "p1"}), Reason: lb.UnknownNetwork}}
+		svc.PoolWishes = []lb.PoolWish{{
+			Text: "network", Pools: pick(h, nil, []string{"p0", "p1"}), Reason: lb.UnknownNetwork,
+		}}
 	}
 	if h.oneIn(6) {
 		svc.FloatingIP = pick(h, "f0", "f1", "f2")
@@ -159,14 +172,17 @@ func (h *history) editFloating() {
 		}
 		return
 	}
-	f := floatingObject{FloatingIP: lb.FloatingIP{Key: key, UID: fmt.Sprintf("f%d", len(h.worlds)), Created: time.Unix(int64(h.born/3), 0)}}
+	f := floatingObject{FloatingIP: lb.FloatingIP{
+		Key: key, UID: fmt.Sprintf("f%d", len(h.worlds)), Created: time.Unix(int64(h.born/3), 0),
+	}}
 	if i >= 0 {
 		f = s.FloatingIPs[i]
 	}
 	f.Families = pick(h, []lb.Family{lb.IPv4}, []lb.Family{lb.IPv6}, []lb.Family{lb.IPv4, lb.IPv6})
 	f.Pool = pick(h, "", "", "p0", "p1")
 	f.Wanted = pick(h, nil, nil, []netip.Addr{h.address()})
-	f.Wanted = slices.DeleteFunc(slices.Clone(f.Wanted), func(a netip.Addr) bool { return !slices.Contains(f.Families, lb.FamilyOf(a)) })
+	f.Wanted = slices.DeleteFunc(slices.Clone(f.Wanted),
+		func(a netip.Addr) bool { return !slices.Contains(f.Families, lb.FamilyOf(a)) })
 	f.Delete = h.oneIn(3)
 	f.ServiceName = ""
 	if h.oneIn(3) && len(s.Services) > 0 {
@@ -206,7 +222,9 @@ func (h *history) editPools() {
 			p.AutoAssign, p.Deleting, p.Internal, p.Classes, p.Allocation = true, false, false, nil, nil
 		}
 	}
-	for _, block := range []string{"10.0.0.254", "10.0.1.3", "2001:db8::", "2001:db8::ff00", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffc"} {
+	for _, block := range []string{
+		"10.0.0.254", "10.0.1.3", "2001:db8::", "2001:db8::ff00", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffc",
+	} {
 		r := lb.Range{From: netip.MustParseAddr(block)}
 		r.To = r.From
 		for range h.IntN(4) {

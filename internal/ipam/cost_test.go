@@ -31,8 +31,9 @@ func waitingForReleased(services, pools int) lb.State {
 		p.ReuseDelay = time.Hour
 		for j := range 256 {
 			addr := netip.AddrFrom4([4]byte{10, 0, byte(i), byte(j)})
-			p.Released = append(p.Released, lb.Release{Address: addr, Time: s.Now.Add(-time.Minute), Holder: lb.Key{Namespace: "gone", Name: fmt.Sprint(j)},
-				UID: fmt.Sprint(j)})
+			p.Released = append(p.Released,
+				lb.Release{Address: addr, Time: s.Now.Add(-time.Minute), Holder: lb.Key{Namespace: "gone", Name: fmt.Sprint(j)},
+					UID: fmt.Sprint(j)})
 		}
 		s.Pools = append(s.Pools, p)
 	}

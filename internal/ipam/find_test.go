@@ -27,15 +27,29 @@ func TestChoosePool(t *testing.T) {
 		want    string
 	}{
 		{"by name", []lb.Pool{pool("b", one), pool("a", two)}, service("s"), gets("s", two, "a")},
-		{"restricted before open", []lb.Pool{pool("a", one), with(pool("b", two), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"default"}}))},
-			service("s"), gets("s", two, "b")},
+		{
+			"restricted before open",
+			[]lb.Pool{
+				pool("a", one),
+				with(pool("b", two), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"default"}})),
+			},
+			service("s"), gets("s", two, "b"),
+		},
 		{"priority before that, 0 last", []lb.Pool{
 			with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"default"}})),
 			with(pool("b", two), allocation(lb.Allocation{Priority: 20})),
 			with(pool("c", three), allocation(lb.Allocation{Priority: 10}))}, service("s"), gets("s", three, "c")},
-		{"the next when one is full", []lb.Pool{pool("a"), pool("b", "2001:db8::1"), pool("c", two)}, service("s"), gets("s", two, "c")},
-		{"namespace by selector", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{red}}))}, service("s"),
-			gets("s", one, "a")},
+		{
+			"the next when one is full",
+			[]lb.Pool{pool("a"), pool("b", "2001:db8::1"), pool("c", two)}, service("s"), gets("s", two, "c"),
+		},
+		{
+			"namespace by selector",
+			[]lb.Pool{
+				with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{red}})),
+			},
+			service("s"), gets("s", one, "a"),
+		},
 		{"namespace unknown as yet: no NotIn matches it", []lb.Pool{with(pool("a", one),
 			allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{notRed}}))}, service("s", elsewhere),
 			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
@@ -43,55 +57,112 @@ func TestChoosePool(t *testing.T) {
 			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
 		{"nor in place of the one it had", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, recalling(one, "a")),
 			`s [] NoPool: namespace "elsewhere" is not known yet, and pools select namespaces by their labels`},
-		{"what it has it keeps, with renew too", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, holding(one), renewing),
+		{
+			"what it has it keeps, with renew too",
+			[]lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, holding(one), renewing),
 			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: namespace "elsewhere" is not known yet, and pools select ` +
-				`namespaces by their labels`},
-		{"what it asks for by value, no other pool could give", []lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, asking(two)),
-			gets("s", two, "b")},
-		{"without selectors the name is enough", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"elsewhere"}})),
-			pool("b", two)}, service("s", elsewhere), gets("s", one, "a")},
+				`namespaces by their labels`,
+		},
+		{
+			"what it asks for by value, no other pool could give",
+			[]lb.Pool{selecting, pool("b", two)}, service("s", elsewhere, asking(two)), gets("s", two, "b"),
+		},
+		{
+			"without selectors the name is enough",
+			[]lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"elsewhere"}})),
+				pool("b", two)}, service("s", elsewhere), gets("s", one, "a"),
+		},
 		{"a selector that matches nothing restricts to nothing", []lb.Pool{with(pool("a", one),
 			allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{nothing}}))}, service("s"),
 			`s [] NoPool: no IPv4 address: pool "a" does not serve the Service's namespace`},
-		{"nor may it be asked for", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true}))}, service("s", asking(one)),
-			`s [] PoolNotAllowed: asks for 192.0.2.1, but pool "a" does not serve the Service's namespace`},
-		{"service selector", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ServiceSelectors: []lb.Selector{red}})), pool("b", two)}, service("s", labelled),
-			gets("s", one, "a")},
-		{"service selector of others", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ServiceSelectors: []lb.Selector{red}}))}, service("s"),
-			`s [] NoPool: no IPv4 address: pool "a" does not serve the Service's labels`},
-		{"both must allow", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"x"},
-			ServiceSelectors: []lb.Selector{red}}))}, service("s", labelled),
-			`s [] NoPool: no IPv4 address: pool "a" does not serve the Service's namespace`},
-		{"every pool says why", []lb.Pool{pool("full"), with(pool("by-hand", one), manual), with(pool("old", two), deleting), pool("six", "2001:db8::1")},
+		{
+			"nor may it be asked for",
+			[]lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true}))}, service("s", asking(one)),
+			`s [] PoolNotAllowed: asks for 192.0.2.1, but pool "a" does not serve the Service's namespace`,
+		},
+		{
+			"service selector",
+			[]lb.Pool{with(pool("a", one), allocation(lb.Allocation{ServiceSelectors: []lb.Selector{red}})), pool("b", two)},
+			service("s", labelled), gets("s", one, "a"),
+		},
+		{
+			"service selector of others",
+			[]lb.Pool{with(pool("a", one), allocation(lb.Allocation{ServiceSelectors: []lb.Selector{red}}))},
+			service("s"), `s [] NoPool: no IPv4 address: pool "a" does not serve the Service's labels`,
+		},
+		{
+			"both must allow",
+			[]lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, Namespaces: []string{"x"},
+				ServiceSelectors: []lb.Selector{red}}))}, service("s", labelled),
+			`s [] NoPool: no IPv4 address: pool "a" does not serve the Service's namespace`,
+		},
+		{
+			"every pool says why",
+			[]lb.Pool{
+				pool("full"), with(pool("by-hand", one), manual), with(pool("old", two), deleting),
+				pool("six", "2001:db8::1"),
+			},
 			service("s"),
 			`s [] NoFamily: no IPv4 address: pool "full" has no IPv4 range; pool "six" has no IPv4 range; pool "by-hand" has autoAssign off; pool "old" is being ` +
-				`deleted`},
+				`deleted`,
+		},
 
-		{"asked for pool", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", askingPool("b")), gets("s", two, "b")},
+		{
+			"asked for pool",
+			[]lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", askingPool("b")), gets("s", two, "b"),
+		},
 		{"asked for pool is unknown", []lb.Pool{pool("a", one)}, service("s", askingPool("x")),
 			`s [] UnknownPool: asks for pool "x", which does not exist`},
-		{"asked for pool refuses", []lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true})), pool("b", two)}, service("s", askingPool("a")),
-			`s [] PoolNotAllowed: asks for a pool, but pool "a" does not serve the Service's namespace`},
-		{"asked for pool is of another family", []lb.Pool{pool("a", "2001:db8::1"), pool("b", two)}, service("s", askingPool("a")),
-			`s [] NoFamily: no IPv4 address: pool "a" has no IPv4 range`},
-		{"another pool held: moves", []lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one)), gets("s", two, "b")},
-		{"another pool held, the one asked for is full: stays", []lb.Pool{pool("a", one), pool("b", "2001:db8::1")}, service("s", askingPool("b"), holding(one)),
-			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: no IPv4 address: pool "b" has no IPv4 range`},
-		{"the range went to another pool: stays", []lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one), from(one, "b")),
-			gets("s", one, "a")},
-		{"cut from the pool asked for: stays", []lb.Pool{pool("b", two)}, service("s", askingPool("b"), holding(one), from(one, "b")),
-			`s [192.0.2.1] Assigned: has 192.0.2.1, which is in no pool any more`},
+		{
+			"asked for pool refuses",
+			[]lb.Pool{with(pool("a", one), allocation(lb.Allocation{ByNamespace: true})), pool("b", two)},
+			service("s", askingPool("a")),
+			`s [] PoolNotAllowed: asks for a pool, but pool "a" does not serve the Service's namespace`,
+		},
+		{
+			"asked for pool is of another family",
+			[]lb.Pool{pool("a", "2001:db8::1"), pool("b", two)}, service("s", askingPool("a")),
+			`s [] NoFamily: no IPv4 address: pool "a" has no IPv4 range`,
+		},
+		{
+			"another pool held: moves",
+			[]lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one)), gets("s", two, "b"),
+		},
+		{
+			"another pool held, the one asked for is full: stays",
+			[]lb.Pool{pool("a", one), pool("b", "2001:db8::1")}, service("s", askingPool("b"), holding(one)),
+			`s [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "a" until another can be had: no IPv4 address: pool "b" has no IPv4 range`,
+		},
+		{
+			"the range went to another pool: stays",
+			[]lb.Pool{pool("a", one), pool("b", two)}, service("s", askingPool("b"), holding(one), from(one, "b")),
+			gets("s", one, "a"),
+		},
+		{
+			"cut from the pool asked for: stays",
+			[]lb.Pool{pool("b", two)}, service("s", askingPool("b"), holding(one), from(one, "b")),
+			`s [192.0.2.1] Assigned: has 192.0.2.1, which is in no pool any more`,
+		},
 
-		{"asked for address", []lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", asking(two)), gets("s", two, "b")},
+		{
+			"asked for address",
+			[]lb.Pool{pool("a", one), with(pool("b", two), manual)}, service("s", asking(two)), gets("s", two, "b"),
+		},
 		{"asked for address is in no pool: no fallback", []lb.Pool{pool("a", one)}, service("s", asking(two)),
 			`s [] AddressNotInPool: asks for 198.51.100.1, which is in none of the pools`},
-		{"and in another pool than asked for", []lb.Pool{pool("a", one), pool("b", two)}, service("s", asking(two), askingPool("a")),
-			`s [] AddressNotInPool: asks for 198.51.100.1 and for pool "a", but the address is in pool "b": ask for one of the two`},
+		{
+			"and in another pool than asked for",
+			[]lb.Pool{pool("a", one), pool("b", two)}, service("s", asking(two), askingPool("a")),
+			`s [] AddressNotInPool: asks for 198.51.100.1 and for pool "a", but the address is in pool "b": ask for one of the two`,
+		},
 		{"of a pool on its way out", []lb.Pool{with(pool("a", one), deleting)}, service("s", asking(one)),
 			`s [] PoolNotAllowed: asks for 192.0.2.1, but pool "a" is being deleted`},
 		{"of another family", []lb.Pool{pool("a", "2001:db8::1")}, service("s", asking("2001:db8::1")),
 			`s [] InvalidRequest: asks for 2001:db8::1, a family of which the Service has no cluster IP`},
-		{"moves when asked by value", []lb.Pool{pool("a", one), pool("b", two)}, service("s", asking(two), holding(one)), gets("s", two, "b")},
+		{
+			"moves when asked by value",
+			[]lb.Pool{pool("a", one), pool("b", two)}, service("s", asking(two), holding(one)), gets("s", two, "b"),
+		},
 		{"keeps what it has when that cannot be", []lb.Pool{pool("a", one)}, service("s", asking(two), holding(one)),
 			`s [192.0.2.1] AddressNotInPool: keeps 192.0.2.1 from pool "a"; asks for 198.51.100.1, which is in none of the pools`},
 		{"holds what it asks for, though no pool has it", nil, service("s", asking(two), holding(two), from(two, "b")),
@@ -104,18 +175,31 @@ func TestChoosePool(t *testing.T) {
 		{"primary first", []lb.Pool{both}, service("s", func(s *lb.Service) {
 			s.Families, s.FamilyPolicy = []lb.Family{lb.IPv6, lb.IPv4}, lb.PreferDualStack
 		}), `s [2001:db8::1 192.0.2.1] Assigned: has 2001:db8::1 from pool "both" and 192.0.2.1 from pool "both"`},
-		{"in the Service's order whatever the status'", []lb.Pool{both}, service("s", dual(lb.PreferDualStack), holding("2001:db8::2", "192.0.2.2")),
-			`s [192.0.2.2 2001:db8::2] Assigned: has 192.0.2.2 from pool "both" and 2001:db8::2 from pool "both"`},
+		{
+			"in the Service's order whatever the status'",
+			[]lb.Pool{both}, service("s", dual(lb.PreferDualStack), holding("2001:db8::2", "192.0.2.2")),
+			`s [192.0.2.2 2001:db8::2] Assigned: has 192.0.2.2 from pool "both" and 2001:db8::2 from pool "both"`,
+		},
 		{"Require takes both or none", []lb.Pool{pool("four", v4)}, service("s", dual(lb.RequireDualStack)),
 			`s [] NoFamily: no IPv6 address: pool "four" has no IPv6 range`},
-		{"Require keeps the address that it had", []lb.Pool{pool("four", v4)}, service("s", dual(lb.RequireDualStack), holding("192.0.2.2")),
-			`s [192.0.2.2] NoFamily: keeps 192.0.2.2 from pool "four"; no IPv6 address: pool "four" has no IPv6 range`},
-		{"Require of a Service with one family", []lb.Pool{both}, service("s", func(s *lb.Service) { s.FamilyPolicy = lb.RequireDualStack }, holding("192.0.2.1")),
-			`s [] DualStackUnmet: ipFamilyPolicy is RequireDualStack, but the Service has an IPv4 cluster IP only`},
+		{
+			"Require keeps the address that it had",
+			[]lb.Pool{pool("four", v4)}, service("s", dual(lb.RequireDualStack), holding("192.0.2.2")),
+			`s [192.0.2.2] NoFamily: keeps 192.0.2.2 from pool "four"; no IPv6 address: pool "four" has no IPv6 range`,
+		},
+		{
+			"Require of a Service with one family",
+			[]lb.Pool{both},
+			service("s", func(s *lb.Service) { s.FamilyPolicy = lb.RequireDualStack }, holding("192.0.2.1")),
+			`s [] DualStackUnmet: ipFamilyPolicy is RequireDualStack, but the Service has an IPv4 cluster IP only`,
+		},
 		{"Prefer takes what there is", []lb.Pool{pool("six", v6)}, service("s", dual(lb.PreferDualStack)),
 			`s [2001:db8::1] PartlyAssigned: has 2001:db8::1 from pool "six"; no IPv4 address: pool "six" has no IPv4 range`},
-		{"Prefer of a Service with one family is content", []lb.Pool{both}, service("s", func(s *lb.Service) { s.FamilyPolicy = lb.PreferDualStack }),
-			gets("s", one, "both")},
+		{
+			"Prefer of a Service with one family is content",
+			[]lb.Pool{both}, service("s", func(s *lb.Service) { s.FamilyPolicy = lb.PreferDualStack }),
+			gets("s", one, "both"),
+		},
 		{"Prefer gains its second family and keeps the first", []lb.Pool{pool("a", "198.51.100.1", "2001:db8:1::1"), both},
 			service("s", dual(lb.PreferDualStack), holding("192.0.2.2")),
 			`s [192.0.2.2 2001:db8::1] Assigned: has 192.0.2.2 from pool "both" and 2001:db8::1 from pool "both"`},
@@ -125,14 +209,23 @@ func TestChoosePool(t *testing.T) {
 		{"one asked for by value, the other beside it", []lb.Pool{pool("a", "198.51.100.1", "2001:db8:1::1"), both},
 			service("s", dual(lb.PreferDualStack), asking("2001:db8::2")),
 			`s [192.0.2.1 2001:db8::2] Assigned: has 192.0.2.1 from pool "both" and 2001:db8::2 from pool "both"`},
-		{"Prefer does not fall back from a request", []lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9")),
-			`s [] AddressNotInPool: asks for 2001:db8::9, which is in none of the pools`},
-		{"nor does a Service that has an address already", []lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9"), holding("192.0.2.2")),
-			`s [192.0.2.2] AddressNotInPool: keeps 192.0.2.2 from pool "both"; asks for 2001:db8::9, which is in none of the pools`},
+		{
+			"Prefer does not fall back from a request",
+			[]lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9")),
+			`s [] AddressNotInPool: asks for 2001:db8::9, which is in none of the pools`,
+		},
+		{
+			"nor does a Service that has an address already",
+			[]lb.Pool{both}, service("s", dual(lb.PreferDualStack), asking("2001:db8::9"), holding("192.0.2.2")),
+			`s [192.0.2.2] AddressNotInPool: keeps 192.0.2.2 from pool "both"; asks for 2001:db8::9, which is in none of the pools`,
+		},
 		{"two of one family in the status: one stays", []lb.Pool{both}, service("s", holding("192.0.2.2", "192.0.2.1")),
 			gets("s", "192.0.2.2", "both")},
 	} {
-		s := lb.State{Namespaces: map[string]map[string]string{"default": {"colour": "red"}}, Pools: tt.pools, Services: []*lb.Service{tt.service}}
+		s := lb.State{
+			Namespaces: map[string]map[string]string{"default": {"colour": "red"}}, Pools: tt.pools,
+			Services: []*lb.Service{tt.service},
+		}
 		equal(t, tt.name, []string{tt.want}, text(Assign(s)))
 	}
 }
@@ -167,7 +260,9 @@ func TestEditOfOneSharer(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			state := lb.State{Pools: []lb.Pool{pool("p", v4)},
-				Services: []*lb.Service{service("a", sharing(port(80))), service("b", sharing(port(443))), service("c", sharing(port(444)))}}
+				Services: []*lb.Service{
+					service("a", sharing(port(80))), service("b", sharing(port(443))), service("c", sharing(port(444))),
+				}}
 			state = applied(state, Assign(state))
 			before := *state.Services[0]
 			tt.edit(state.Services[0])
@@ -182,7 +277,9 @@ func TestEditOfOneSharer(t *testing.T) {
 				return
 			}
 			state.Services[0].Ports, state.Services[0].Local = before.Ports, before.Local
-			if got := Assign(state).Assignments[0].Addresses; !cmp.Equal(text(Assign(state))[1:], others) || len(got) != 1 || got[0] != before.Addresses[0] {
+			got := Assign(state).Assignments[0].Addresses
+			undone := !cmp.Equal(text(Assign(state))[1:], others) || len(got) != 1 || got[0] != before.Addresses[0]
+			if undone {
 				t.Errorf("the edit was undone, and the Service has %v", got)
 			}
 		})
@@ -193,7 +290,9 @@ func TestEditOfOneSharer(t *testing.T) {
 // waits until reuseDelay is over. So does a restored Service whose address another Service released.
 func TestReuseDelayOfTheClashing(t *testing.T) {
 	p := with(pool("p", v4), func(p *lb.Pool) { p.ReuseDelay = 10 * time.Minute })
-	state := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{service("a", sharing(port(80))), service("b", sharing(port(443)))}}
+	state := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{
+		service("a", sharing(port(80))), service("b", sharing(port(443))),
+	}}
 	state = applied(state, Assign(state))
 	state.Services[0].Ports = []lb.Port{port(443)}
 	state = applied(state, Assign(state))
@@ -203,15 +302,16 @@ func TestReuseDelayOfTheClashing(t *testing.T) {
 	state.Services, state.Leaving = state.Services[:1], []lb.Leaving{{Key: b.Key, Addresses: b.Addresses}}
 	state = applied(state, Assign(state))
 	restored := service("restored", recalling("192.0.2.1", "p"))
-	const waits = " [] Quarantined: had 192.0.2.1 before, which default/b gave back and which the pool's reuseDelay keeps until 1970-01-01T00:11:00Z: " +
-		"to take another, remove the annotation holdfast.dev/assigned"
+	const waits = " [] Quarantined: had 192.0.2.1 before, which default/b gave back and which the pool's reuseDelay " +
+		"keeps until 1970-01-01T00:11:00Z: to take another, remove the annotation holdfast.dev/assigned"
 	for _, svc := range []*lb.Service{state.Services[0], restored} {
 		state.Services = []*lb.Service{svc}
 		r := Assign(state)
 		equal(t, "result", []string{svc.Key.Name + waits}, text(r))
 		after := applied(state, r)
 		after.Now = r.Recheck
-		equal(t, "when reuseDelay is over", []string{svc.Key.Name + ` [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(Assign(after)))
+		equal(t, "when reuseDelay is over",
+			[]string{svc.Key.Name + ` [192.0.2.1] Assigned: has 192.0.2.1 from pool "p"`}, text(Assign(after)))
 	}
 }
 
@@ -235,7 +335,12 @@ func TestDigest(t *testing.T) {
 		a, b string
 		same bool
 	}{
-		{"order of ports", of(base), of(base, func(s *lb.Service) { s.Ports = []lb.Port{port(443), {Protocol: "UDP", Port: 80}, port(80)} }), true},
+		{
+			"order of ports",
+			of(base),
+			of(base, func(s *lb.Service) { s.Ports = []lb.Port{port(443), {Protocol: "UDP", Port: 80}, port(80)} }),
+			true,
+		},
 		{"labels", of(base), of(base, func(s *lb.Service) { s.Labels = map[string]string{"app": "a"} }), true},
 		{"selector of Cluster", of(base), of(base, backend), true},
 		{"selector of Local", of(base, local), of(base, local, backend), false},
@@ -301,7 +406,8 @@ func TestUnservedPorts(t *testing.T) {
 		decide("b takes a port of a", "a 192.0.2.1", "b 192.0.2.1")
 		within(state.Services[0])
 		r := Assign(state)
-		if a, b := r.Assignments[0], r.Assignments[1]; len(a.Addresses) != 1 || len(b.Addresses) > 0 || b.Reason != lb.PortClash {
+		a, b := r.Assignments[0], r.Assignments[1]
+		if len(a.Addresses) != 1 || len(b.Addresses) > 0 || b.Reason != lb.PortClash {
 			t.Errorf("b of age %d, within the bound again: %q", age, text(r))
 		}
 	}

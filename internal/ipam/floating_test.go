@@ -40,23 +40,50 @@ func TestFloatingIP(t *testing.T) {
 	}{
 		{"takes one", p, floating("f"), nil, "[10.0.0.0]", lb.Available, ""},
 		{"is claimed", p, floating("f"), service("s", claiming("f")), "[10.0.0.0]", lb.Bound, "[10.0.0.0]"},
-		{"is claimed by its address", p, floating("f", wanting("10.0.0.2")), service("s", asking("10.0.0.2")), "[10.0.0.2]", lb.Bound, "[10.0.0.2]"},
-		{"is not claimed from elsewhere", p, floating("f", owning("10.0.0.2")), service("s", asking("10.0.0.2"), of("other")), "[10.0.0.2]", lb.Available, "[]"},
+		{
+			"is claimed by its address",
+			p, floating("f", wanting("10.0.0.2")), service("s", asking("10.0.0.2")), "[10.0.0.2]", lb.Bound,
+			"[10.0.0.2]",
+		},
+		{
+			"is not claimed from elsewhere",
+			p, floating("f", owning("10.0.0.2")), service("s", asking("10.0.0.2"), of("other")), "[10.0.0.2]",
+			lb.Available, "[]",
+		},
 		{"is given back when deleted", p, floating("f", owning("10.0.0.2"), dying), nil, "[]", lb.Deleting, ""},
-		{"stays while it is used", p, floating("f", owning("10.0.0.2"), wanting("10.0.0.2"), dying), service("s", claiming("f"), holding("10.0.0.2")),
-			"[10.0.0.2]", lb.Deleting, "[10.0.0.2]"},
-		{"takes nothing new when deleted", p, floating("f", owning("10.0.0.2"), wanting("10.0.0.1"), dying), service("s", claiming("f"), holding("10.0.0.2")),
-			"[10.0.0.2]", lb.Deleting, "[10.0.0.2]"},
+		{
+			"stays while it is used",
+			p, floating("f", owning("10.0.0.2"), wanting("10.0.0.2"), dying),
+			service("s", claiming("f"), holding("10.0.0.2")), "[10.0.0.2]", lb.Deleting, "[10.0.0.2]",
+		},
+		{
+			"takes nothing new when deleted",
+			p, floating("f", owning("10.0.0.2"), wanting("10.0.0.1"), dying),
+			service("s", claiming("f"), holding("10.0.0.2")), "[10.0.0.2]", lb.Deleting, "[10.0.0.2]",
+		},
 		{"moves, and leaves no address behind to a Service", p,
-			floating("f", owning("192.0.2.9"), func(f *lb.FloatingIP) { f.Pool, f.Record = "p", lb.Origins{{Address: f.Addresses[0], Pool: "old"}} }),
+			floating("f", owning("192.0.2.9"), func(f *lb.FloatingIP) {
+				f.Pool = "p"
+				f.Record = lb.Origins{{Address: f.Addresses[0], Pool: "old"}}
+			}),
 			service("s", asking("192.0.2.9")), "[10.0.0.0]", lb.Available, "[]"},
-		{"takes over what a Service holds that asks for it", p, floating("f", wanting("10.0.0.2")), service("s", asking("10.0.0.2"), holding("10.0.0.2")),
-			"[10.0.0.2]", lb.Bound, "[10.0.0.2]"},
-		{"takes over nothing of a Service that would claim it no more", p, floating("f", owning("10.0.0.2"), wanting("10.0.0.1")),
-			service("s", asking("10.0.0.2"), holding("10.0.0.1")), "[10.0.0.2]", lb.AddressInUse, "[10.0.0.2]"},
+		{
+			"takes over what a Service holds that asks for it",
+			p, floating("f", wanting("10.0.0.2")), service("s", asking("10.0.0.2"), holding("10.0.0.2")), "[10.0.0.2]",
+			lb.Bound, "[10.0.0.2]",
+		},
+		{
+			"takes over nothing of a Service that would claim it no more",
+			p, floating("f", owning("10.0.0.2"), wanting("10.0.0.1")),
+			service("s", asking("10.0.0.2"), holding("10.0.0.1")), "[10.0.0.2]", lb.AddressInUse, "[10.0.0.2]",
+		},
 		// Missing families come from the same pool.
-		{"is as internal as its address", internal, floating("f", owning("10.0.0.2"), func(f *lb.FloatingIP) { f.Families = []lb.Family{lb.IPv4, lb.IPv6} }),
-			nil, "[10.0.0.2]", lb.NoFamily, ""},
+		{
+			"is as internal as its address",
+			internal,
+			floating("f", owning("10.0.0.2"), func(f *lb.FloatingIP) { f.Families = []lb.Family{lb.IPv4, lb.IPv6} }),
+			nil, "[10.0.0.2]", lb.NoFamily, "",
+		},
 	} {
 		s := lb.State{Pools: []lb.Pool{c.pool}, FloatingIPs: []lb.FloatingIP{c.floating}}
 		if c.service != nil {
@@ -67,8 +94,8 @@ func TestFloatingIP(t *testing.T) {
 			holds = fmt.Sprint(a.Addresses)
 		}
 		if got := r.FloatingIPs[0]; fmt.Sprint(got.Addresses) != c.owns || got.Reason != c.reason || holds != c.holds {
-			t.Errorf("%s: owns %v, %s (%s), want %s, %s; its Service holds %s, want %s", c.name, got.Addresses, got.Reason, got.Message, c.owns, c.reason,
-				holds, c.holds)
+			t.Errorf("%s: owns %v, %s (%s), want %s, %s; its Service holds %s, want %s", c.name, got.Addresses,
+				got.Reason, got.Message, c.owns, c.reason, holds, c.holds)
 		}
 	}
 }
@@ -110,7 +137,8 @@ func dedicatedTo(name string, gone bool) func(*lb.FloatingIP) {
 // gets the address by requesting it, and keeps it.
 func TestKeptFloatingIP(t *testing.T) {
 	pools := []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}
-	free, taken := floating("keep", owning("10.0.0.2"), dedicatedTo("first", true)), floating("keep", owning("10.0.0.2"), dedicatedTo("first", false))
+	free := floating("keep", owning("10.0.0.2"), dedicatedTo("first", true))
+	taken := floating("keep", owning("10.0.0.2"), dedicatedTo("first", false))
 	for _, tt := range []struct {
 		name     string
 		floating lb.FloatingIP
@@ -119,14 +147,23 @@ func TestKeptFloatingIP(t *testing.T) {
 	}{
 		{"its Service is gone: free by its address", free, []*lb.Service{service("next", asking("10.0.0.2"))},
 			[]string{gets("next", "10.0.0.2", "p")}},
-		{"its Service is gone: free by its name", free, []*lb.Service{service("next", claiming("keep"))}, []string{gets("next", "10.0.0.2", "p")}},
+		{
+			"its Service is gone: free by its name",
+			free, []*lb.Service{service("next", claiming("keep"))}, []string{gets("next", "10.0.0.2", "p")},
+		},
 		{"not for another namespace", free, []*lb.Service{service("next", asking("10.0.0.2"), of("other"))},
-			[]string{`next [] AddressInUse: asks for 10.0.0.2, which a FloatingIP of another namespace owns: only Services of its namespace may use it`}},
+			[]string{
+				`next [] AddressInUse: asks for 10.0.0.2, which a FloatingIP of another namespace owns: only Services of its namespace may use it`,
+			}},
 		{"its Service exists", taken, []*lb.Service{service("next", asking("10.0.0.2"))},
-			[]string{`next [] AddressInUse: asks for 10.0.0.2, which FloatingIP default/keep owns for Service "first": delete that Service, or take its name out ` +
-				`of spec.serviceName`}},
+			[]string{
+				`next [] AddressInUse: asks for 10.0.0.2, which FloatingIP default/keep owns for Service "first": delete that Service, or take its name out ` +
+					`of spec.serviceName`,
+			}},
 		{"its Service exists, claimed by name", taken, []*lb.Service{service("next", claiming("keep"))},
-			[]string{`next [] FloatingIPInUse: claims FloatingIP "keep", whose spec.serviceName gives it to Service "first", which exists`}},
+			[]string{
+				`next [] FloatingIPInUse: claims FloatingIP "keep", whose spec.serviceName gives it to Service "first", which exists`,
+			}},
 		{"its Service is created again: the user keeps it", taken,
 			[]*lb.Service{service("first"), service("next", asking("10.0.0.2"), holding("10.0.0.2"), from("10.0.0.2", "p"))},
 			[]string{`first [] FloatingIPInUse: claims FloatingIP "keep" with 10.0.0.2, which Service default/next holds`,
@@ -145,7 +182,11 @@ func TestKeptFloatingIP(t *testing.T) {
 // Internal Services do not start to share by load-balancer-id; those that do already keep their address.
 func TestInternalSharesByKeyOnly(t *testing.T) {
 	inner := with(pool("p", "10.0.0.0"), func(p *lb.Pool) { p.Internal = true })
-	one := service("one", holding("10.0.0.0"), from("10.0.0.0", "p"), func(s *lb.Service) { s.UID, s.Internal, s.SharingKey = "u1", true, "" })
+	one := service("one", holding("10.0.0.0"), from("10.0.0.0", "p"), func(s *lb.Service) {
+		s.UID = "u1"
+		s.Internal = true
+		s.SharingKey = ""
+	})
 	join := func(changes ...func(*lb.Service)) *lb.Service {
 		two := service("two", changes...)
 		two.Internal, two.LoadBalancerID = true, "u1"
@@ -155,15 +196,19 @@ func TestInternalSharesByKeyOnly(t *testing.T) {
 		two  *lb.Service
 		want string
 	}{
-		"new": {join(), `two [] NotShareable: cannot share 10.0.0.0, which Service default/one holds: internal Services do not share by load-balancer-id, but ` +
-			`by holdfast.dev/sharing-key`},
+		"new": {
+			join(),
+			`two [] NotShareable: cannot share 10.0.0.0, which Service default/one holds: internal Services do not share by load-balancer-id, but ` +
+				`by holdfast.dev/sharing-key`,
+		},
 		"old": {join(holding("10.0.0.0"), from("10.0.0.0", "p")), gets("two", "10.0.0.0", "p")},
 	} {
 		equal(t, name, tt.want, text(Assign(lb.State{Pools: []lb.Pool{inner}, Services: []*lb.Service{one, tt.two}}))[1])
 	}
 	one.SharingKey = "k"
 	two := service("two", func(s *lb.Service) { s.Internal, s.SharingKey = true, "k" })
-	decided(t, "by key", Assign(lb.State{Pools: []lb.Pool{inner}, Services: []*lb.Service{one, two}}).Assignments[1], lb.Assigned, "10.0.0.0")
+	decided(t, "by key", Assign(lb.State{Pools: []lb.Pool{inner}, Services: []*lb.Service{one, two}}).Assignments[1],
+		lb.Assigned, "10.0.0.0")
 }
 
 // An address from another load balancer stays in the statuses of all Services that have it, until renew is set. If it
@@ -204,7 +249,9 @@ func TestReclaim(t *testing.T) {
 		{"another Service has its name", map[lb.Key]string{key: "v"}, true},
 	} {
 		f := floating("f", owning("10.0.0.2"), func(f *lb.FloatingIP) { f.Delete, f.BoundTo, f.BoundUID = true, key, "u" })
-		s := lb.State{Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, FloatingIPs: []lb.FloatingIP{f}, NotServed: tt.notServed}
+		s := lb.State{
+			Pools: []lb.Pool{pool("p", "10.0.0.0-10.0.0.3")}, FloatingIPs: []lb.FloatingIP{f}, NotServed: tt.notServed,
+		}
 		if got := Assign(s).FloatingIPs[0].Delete; got != tt.want {
 			t.Errorf("%s: delete %v, want %v", tt.name, got, tt.want)
 		}
@@ -242,7 +289,8 @@ func TestKeepIsBounded(t *testing.T) {
 		if len(s.FloatingIPs) != tt.want {
 			t.Errorf("%s: %d FloatingIPs were made, want %d", tt.name, len(s.FloatingIPs), tt.want)
 		}
-		want := fmt.Sprintf("FloatingIPs of namespace \"default\" own %d IPv4 addresses of pool \"p\", of which it may keep %[1]d", tt.want)
+		want := fmt.Sprintf("FloatingIPs of namespace \"default\" own %d IPv4 addresses of pool \"p\", "+
+			"of which it may keep %[1]d", tt.want)
 		if refused != want {
 			t.Errorf("%s: refusal is %q, want %q", tt.name, refused, want)
 		}

@@ -14,7 +14,9 @@ const foreignNode = "203.0.113.9"
 // address to the statuses of all three. No other address is free for d, which waits.
 func overwrittenState() lb.State {
 	p := with(pool("p", "192.0.2.1-192.0.2.3"), func(p *lb.Pool) { p.ReuseDelay = 10 * time.Minute })
-	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{service("a"), service("b"), service("c"), service("d", created(1))}}
+	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{
+		service("a"), service("b"), service("c"), service("d", created(1)),
+	}}
 	s = applied(s, Assign(s))
 	rewrite(&s, foreignNode)
 	return s
@@ -95,7 +97,8 @@ func TestOverwrittenIsReleased(t *testing.T) {
 	equal(t, "after reuseDelay", left+"d [192.0.2.1] Assigned; ", has(r))
 	s = applied(s, r)
 	rewrite(&s)
-	equal(t, "the other load balancer is off", "a [] AddressInUse; b [192.0.2.2] Assigned; c [192.0.2.3] Assigned; d [192.0.2.1] Assigned; ", has(Assign(s)))
+	equal(t, "the other load balancer is off",
+		"a [] AddressInUse; b [192.0.2.2] Assigned; c [192.0.2.3] Assigned; d [192.0.2.1] Assigned; ", has(Assign(s)))
 }
 
 // TestForeignAwaits: a Service has an address of ours and one of another load balancer. It does not recall an address
@@ -151,12 +154,16 @@ func TestReleasedInTheFuture(t *testing.T) {
 // TestChurnWithinQuota: a namespace that releases addresses again and again has no more of them in quarantine than its
 // quota lets it hold, so that it cannot use up the pool. Its last release waits, and so do the releases of others.
 func TestChurnWithinQuota(t *testing.T) {
-	p := with(pool("p", "192.0.2.0-192.0.2.15"), func(p *lb.Pool) { p.ReuseDelay, p.Quota = time.Hour, map[lb.Family]int{lb.IPv4: 1} })
+	p := with(pool("p", "192.0.2.0-192.0.2.15"), func(p *lb.Pool) {
+		p.ReuseDelay = time.Hour
+		p.Quota = map[lb.Family]int{lb.IPv4: 1}
+	})
 	s := lb.State{Now: time.Unix(0, 0), Pools: []lb.Pool{p}}
 	s = churn(s, "honest", 1)
 	s = churn(s, "evil", 20)
 	if r := Assign(s); r.Pools[0].IPv4.Quarantined != 2 || r.Pools[0].IPv4.Available != 14 {
-		t.Errorf("%d addresses are in quarantine and %d available, want 2 and 14", r.Pools[0].IPv4.Quarantined, r.Pools[0].IPv4.Available)
+		t.Errorf("%d addresses are in quarantine and %d available, want 2 and 14", r.Pools[0].IPv4.Quarantined,
+			r.Pools[0].IPv4.Available)
 	}
 	for i := range 14 {
 		s.Services = append(s.Services, service(fmt.Sprintf("s%02d", i), of(fmt.Sprintf("n%02d", i))))

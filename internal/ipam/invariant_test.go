@@ -14,8 +14,8 @@ import (
 // checkAll checks one decision by itself, with code independent of Assign.
 func checkAll(s lb.State, r Result) error {
 	w := newWitness(s, r)
-	return errors.Join(w.noneTwice(), w.nothingUnasked(), w.givenByThePools(), w.floatingIPsStay(), w.noneWaitsForNothing(), w.countsAreRight(), w.quotasHold(),
-		w.releasesAreNoted())
+	return errors.Join(w.noneTwice(), w.nothingUnasked(), w.givenByThePools(), w.floatingIPsStay(),
+		w.noneWaitsForNothing(), w.countsAreRight(), w.quotasHold(), w.releasesAreNoted())
 }
 
 // witness is a decision, with an index of its addresses.
@@ -31,8 +31,10 @@ type witness struct {
 }
 
 func newWitness(s lb.State, r Result) *witness {
-	w := &witness{s, r, map[lb.Key]*lb.Service{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr]*lb.FloatingIP{},
-		map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]lb.Release{}}
+	w := &witness{
+		s, r, map[lb.Key]*lb.Service{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{}, map[netip.Addr][]lb.Key{},
+		map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]*lb.FloatingIP{}, map[netip.Addr]lb.Release{},
+	}
 	for i := range s.Services {
 		svc := s.Services[i]
 		w.services[svc.Key] = svc
@@ -164,7 +166,8 @@ func claimedBy(f *lb.FloatingIP, s *lb.Service, owned ...netip.Addr) bool {
 	if joiner(s) || f.ServiceName == s.Key.Name {
 		return true
 	}
-	uses := slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return slices.Contains(f.Addresses, a) || slices.Contains(owned, a) })
+	uses := slices.ContainsFunc(s.Addresses,
+		func(a netip.Addr) bool { return slices.Contains(f.Addresses, a) || slices.Contains(owned, a) })
 	byValue := slices.ContainsFunc(s.RequestedAddresses, func(a netip.Addr) bool {
 		return slices.Contains(f.Wanted, a) || slices.Contains(f.Addresses, a) || slices.Contains(owned, a)
 	})
@@ -186,7 +189,9 @@ func (w *witness) nothingUnasked() error {
 				continue
 			}
 			seen[family] = true
-			if slices.Contains(has, addr) || !slices.Contains(svc.Families, family) || svc.FamilyPolicy == lb.RequireDualStack && len(svc.Families) < 2 {
+			allowed := slices.Contains(has, addr) || !slices.Contains(svc.Families, family) ||
+				svc.FamilyPolicy == lb.RequireDualStack && len(svc.Families) < 2
+			if allowed {
 				continue
 			}
 			to := slices.IndexFunc(has, func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() })
@@ -195,7 +200,9 @@ func (w *witness) nothingUnasked() error {
 			}
 			got, pool := has[to], w.Assignments[i].Pools[to]
 			claimed := w.owns[got] != nil && w.claimed(w.owns[got], svc)
-			if !slices.Contains(svc.RequestedAddresses, got) && !claimed && !svc.Renew && (svc.RequestedPool == "" || !w.answers(pool, svc.RequestedPool)) {
+			unasked := !slices.Contains(svc.RequestedAddresses, got) && !claimed && !svc.Renew &&
+				(svc.RequestedPool == "" || !w.answers(pool, svc.RequestedPool))
+			if unasked {
 				return fmt.Errorf("%s lost %s for %s unasked", svc.Key, addr, got)
 			}
 		}
@@ -256,14 +263,19 @@ func (w *witness) floatingIPsStay() error {
 	for i, f := range w.State.FloatingIPs {
 		has := w.Result.FloatingIPs[i].Addresses
 		for _, addr := range f.Addresses {
-			wantsOther := slices.ContainsFunc(f.Wanted, func(a netip.Addr) bool { return lb.FamilyOf(a) == lb.FamilyOf(addr) && a != addr })
-			edited := wantsOther || f.Pool != "" && !slices.Contains(f.Wanted, addr) || !slices.Contains(f.Families, lb.FamilyOf(addr))
-			firstOwner := slices.IndexFunc(w.State.FloatingIPs, func(o lb.FloatingIP) bool { return slices.Contains(o.Addresses, addr) })
+			wantsOther := slices.ContainsFunc(f.Wanted,
+				func(a netip.Addr) bool { return lb.FamilyOf(a) == lb.FamilyOf(addr) && a != addr })
+			edited := wantsOther || f.Pool != "" && !slices.Contains(f.Wanted, addr) ||
+				!slices.Contains(f.Families, lb.FamilyOf(addr))
+			firstOwner := slices.IndexFunc(w.State.FloatingIPs,
+				func(o lb.FloatingIP) bool { return slices.Contains(o.Addresses, addr) })
 			used := f.Deleting && len(w.holds[addr]) > 0
 			if !slices.Contains(has, addr) && !edited && (!f.Deleting || used) && w.State.FloatingIPs[firstOwner].Key == f.Key {
 				return fmt.Errorf("FloatingIP %s lost %s", f.Key, addr)
 			}
-			if f.Deleting && w.holds[addr] == nil && w.stood[addr] == nil && slices.Contains(has, addr) && w.Result.FloatingIPs[i].BoundTo == (lb.Key{}) {
+			keeps := f.Deleting && w.holds[addr] == nil && w.stood[addr] == nil && slices.Contains(has, addr) &&
+				w.Result.FloatingIPs[i].BoundTo == (lb.Key{})
+			if keeps {
 				return fmt.Errorf("FloatingIP %s is deleted and keeps %s", f.Key, addr)
 			}
 		}

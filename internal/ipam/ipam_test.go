@@ -169,16 +169,23 @@ func TestAssign(t *testing.T) {
 				`b [] PoolNotAllowed: asks for 192.0.2.1, which belongs to node "w1"`,
 				`c [] PoolExhausted: no IPv4 address: pool "p" is full`}},
 		{"what a Node lists is kept", withNode, []*lb.Service{service("a", holding("192.0.2.1"))},
-			[]string{`a [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "p", although 192.0.2.1 belongs to node "w1": to move, set ` +
-				`holdfast.dev/renew`}},
-		{"and left when asked to", withNode, []*lb.Service{service("a", holding("192.0.2.1"), func(s *lb.Service) { s.Renew = true })},
-			[]string{gets("a", "192.0.2.2", "p")}},
+			[]string{
+				`a [192.0.2.1] AddressKept: keeps 192.0.2.1 from pool "p", although 192.0.2.1 belongs to node "w1": to move, set ` +
+					`holdfast.dev/renew`,
+			}},
+		{
+			"and left when asked to",
+			withNode, []*lb.Service{service("a", holding("192.0.2.1"), func(s *lb.Service) { s.Renew = true })},
+			[]string{gets("a", "192.0.2.2", "p")},
+		},
 		{"no pools at all: kept", nil,
 			[]*lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p")), service("b")},
 			[]string{`a [198.51.100.7] Assigned: has 198.51.100.7, which is in no pool any more`,
 				`b [] NoPool: there is no IPAddressPool`}},
 		{"headless", p, []*lb.Service{service("a", func(s *lb.Service) { s.Families = nil }, holding("192.0.2.1"))},
-			[]string{`a [] NoClusterIP: the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served`}},
+			[]string{
+				`a [] NoClusterIP: the Service has no cluster IP, so that nothing could be delivered: a headless Service cannot be served`,
+			}},
 		{"unreadable request: nothing new, what is held stays", p,
 			[]*lb.Service{
 				service("a", func(s *lb.Service) { s.Problem = broken }),
@@ -192,9 +199,11 @@ func TestAssign(t *testing.T) {
 				`c [] PoolNotAllowed: asks for 192.0.3.0, but pool "p" has avoidBuggyIPs on`}},
 		{"to the last address there is", []lb.Pool{pool("p", "255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")},
 			[]*lb.Service{service("a", dual(lb.RequireDualStack)), service("b")},
-			[]string{`a [255.255.255.255 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff] Assigned: has 255.255.255.255 from pool "p" and ` +
-				`ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff from pool "p"`,
-				`b [] PoolExhausted: no IPv4 address: pool "p" is full`}},
+			[]string{
+				`a [255.255.255.255 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff] Assigned: has 255.255.255.255 from pool "p" and ` +
+					`ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff from pool "p"`,
+				`b [] PoolExhausted: no IPv4 address: pool "p" is full`,
+			}},
 	} {
 		got := text(Assign(lb.State{Pools: tt.pools, Services: tt.services}))
 		equal(t, tt.name, tt.want, got)
@@ -207,7 +216,9 @@ func TestForeignLast(t *testing.T) {
 	var l Ledger
 	state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.0-192.0.2.3", "2001:db8::-2001:db8::2")}, Now: time.Unix(1e9, 0),
 		Foreign: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::")}}
-	for i, want := range []string{"[192.0.2.0 2001:db8::1]", "[192.0.2.2 2001:db8::2]", "[192.0.2.3 2001:db8::]", "[192.0.2.1]", "[]"} {
+	for i, want := range []string{
+		"[192.0.2.0 2001:db8::1]", "[192.0.2.2 2001:db8::2]", "[192.0.2.3 2001:db8::]", "[192.0.2.1]", "[]",
+	} {
 		s := service(fmt.Sprint("s", i), created(i), dual(lb.PreferDualStack))
 		state.Services = append(slices.Clone(state.Services), s)
 		r, _ := l.Assign(state, false)
@@ -221,7 +232,8 @@ func TestForeignLast(t *testing.T) {
 		state.Services[i] = &holds
 	}
 	asks := service("asks", created(1), asking("192.0.2.1"))
-	if r := Assign(lb.State{Pools: state.Pools, Foreign: state.Foreign, Services: []*lb.Service{asks}}); len(r.Assignments[0].Addresses) != 1 {
+	r := Assign(lb.State{Pools: state.Pools, Foreign: state.Foreign, Services: []*lb.Service{asks}})
+	if len(r.Assignments[0].Addresses) != 1 {
 		t.Errorf("asked for it: %s", r.Assignments[0].Message)
 	}
 }
@@ -233,9 +245,12 @@ func TestAssignClaims(t *testing.T) {
 		return lb.Claim{Key: lb.Key{Namespace: "default", Name: name}, FloatingIP: floating, Addresses: addrs(addresses...)}
 	}
 	s := lb.State{
-		Pools:       []lb.Pool{pool("p", "192.0.2.1-192.0.2.4")},
-		Services:    []*lb.Service{service("a"), service("b"), service("c", asking("192.0.2.2")), service("f")},
-		Claims:      []lb.Claim{claim("f", true, "192.0.2.3"), claim("b", false, "192.0.2.2", "192.0.2.4"), claim("gone", false, "192.0.2.1")},
+		Pools:    []lb.Pool{pool("p", "192.0.2.1-192.0.2.4")},
+		Services: []*lb.Service{service("a"), service("b"), service("c", asking("192.0.2.2")), service("f")},
+		Claims: []lb.Claim{
+			claim("f", true, "192.0.2.3"), claim("b", false, "192.0.2.2", "192.0.2.4"),
+			claim("gone", false, "192.0.2.1"),
+		},
 		FloatingIPs: []lb.FloatingIP{{Key: lb.Key{Namespace: "default", Name: "f"}, Families: []lb.Family{lb.IPv4}}},
 	}
 	want := []string{
@@ -254,13 +269,19 @@ func TestAssignClaims(t *testing.T) {
 	}
 	s.Services = []*lb.Service{service("a", sharing(port(80))), service("b", sharing(port(443)))}
 	s.Claims = []lb.Claim{claim("a", false, "192.0.2.2"), claim("b", false, "192.0.2.2")}
-	if got := Assign(s).Assignments; got[0].Addresses[0].String() != "192.0.2.2" || got[1].Addresses[0].String() != "192.0.2.2" {
+	got := Assign(s).Assignments
+	if got[0].Addresses[0].String() != "192.0.2.2" || got[1].Addresses[0].String() != "192.0.2.2" {
 		t.Errorf("two that share have %v and %v", got[0].Addresses, got[1].Addresses)
 	}
 }
 
 func TestUsage(t *testing.T) {
-	kept := []lb.Retention{{Address: netip.MustParseAddr("198.51.100.7"), Holder: lb.Key{Namespace: "default", Name: "a"}, Since: time.Unix(7, 0)}}
+	kept := []lb.Retention{
+		{
+			Address: netip.MustParseAddr("198.51.100.7"), Holder: lb.Key{Namespace: "default", Name: "a"},
+			Since: time.Unix(7, 0),
+		},
+	}
 	for _, tt := range []struct {
 		name     string
 		pool     lb.Pool
@@ -277,13 +298,17 @@ func TestUsage(t *testing.T) {
 		{"the bound of counts", pool("p", "2001:db8::-2001:db8:0:1::"), nil, Usage{IPv6: Counts{Available: maxCounted - 1}}},
 		{"exact below", pool("p", "2001:db8::-2001:db8::3fff:ffff:ffff:fffe"), []*lb.Service{service("a", only(lb.IPv6))},
 			Usage{IPv6: Counts{Assigned: 1, Available: maxCounted - 2}}},
-		{"across 64 bits", pool("p", "2001:db8::ffff:ffff:ffff:ffff-2001:db8:0:1::3"), nil, Usage{IPv6: Counts{Available: 5}}},
+		{
+			"across 64 bits",
+			pool("p", "2001:db8::ffff:ffff:ffff:ffff-2001:db8:0:1::3"), nil, Usage{IPv6: Counts{Available: 5}},
+		},
 		{"all of IPv6 twice", pool("p", "::1-7fff::", "8000::-ffff::"), nil, Usage{IPv6: Counts{Available: maxCounted}}},
 		{"retained since it was cut", with(pool("p", v4), func(p *lb.Pool) { p.Retained = kept }),
 			[]*lb.Service{service("a", holding("198.51.100.7"), from("198.51.100.7", "p"))},
 			Usage{IPv4: Counts{Available: 2}, Retained: kept, RetainedCount: 1}},
 		{"deleting", with(pool("p", v4), deleting),
-			[]*lb.Service{service("a", holding("192.0.2.1"))}, Usage{IPv4: Counts{Assigned: 1}, Holders: []lb.Key{{Namespace: "default", Name: "a"}}}},
+			[]*lb.Service{service("a", holding("192.0.2.1"))},
+			Usage{IPv4: Counts{Assigned: 1}, Holders: []lb.Key{{Namespace: "default", Name: "a"}}}},
 	} {
 		tt.want.Pool = "p"
 		got := Assign(lb.State{Pools: []lb.Pool{tt.pool}, Services: tt.services}).Pools

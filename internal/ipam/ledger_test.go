@@ -33,7 +33,8 @@ var sameAddr = gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 // Assign makes. LEDGER_STEPS is the number of changes.
 func TestLedger(t *testing.T) {
 	const steps = 400
-	total, _ := strconv.Atoi(cmp.Or(os.Getenv("LEDGER_STEPS"), map[bool]string{true: "4000", false: "20000"}[testing.Short()]))
+	total, _ := strconv.Atoi(cmp.Or(os.Getenv("LEDGER_STEPS"),
+		map[bool]string{true: "4000", false: "20000"}[testing.Short()]))
 	followed, some := 0, 0
 	for seed := uint64(0); int(seed)*steps < total; seed++ {
 		h := newHistory(seed)
@@ -62,7 +63,8 @@ func TestLedger(t *testing.T) {
 			last := l.last
 			got, _ := l.Assign(s, false)
 			if want := Assign(s); !reflect.DeepEqual(got, want) {
-				err := fmt.Errorf("seed %d, step %d, a Ledger decides otherwise than Assign: %s", seed, step, gocmp.Diff(want, got, sameAddr))
+				err := fmt.Errorf("seed %d, step %d, a Ledger decides otherwise than Assign: %s", seed, step,
+					gocmp.Diff(want, got, sameAddr))
 				t.Fatal((&run{state: s, result: got}).describe(err))
 			}
 			if last == l.last {
@@ -96,7 +98,11 @@ func (h *history) write(r Result) {
 	}
 	for _, f := range r.FloatingIPs {
 		if o := get(h.FloatingIPs, f.Key); !h.oneIn(5) {
-			o.Addresses, o.Record, o.Recall, o.BoundTo, o.BoundUID = f.Addresses, f.Record, wish(f.Record, f.Awaits), f.BoundTo, f.BoundUID
+			o.Addresses = f.Addresses
+			o.Record = f.Record
+			o.Recall = wish(f.Record, f.Awaits)
+			o.BoundTo = f.BoundTo
+			o.BoundUID = f.BoundUID
 		}
 	}
 	h.Services = slices.DeleteFunc(h.Services, func(o serviceObject) bool { return o.deleting && h.oneIn(2) })
@@ -184,7 +190,10 @@ func TestLedgerReopens(t *testing.T) {
 		}, func(s *lb.State) { s.Services = slices.Delete(slices.Clone(s.Services), 3, 4) }},
 		"it would move when its pool serves its namespace no more": {func(s *lb.State) {
 			s.Services[0].Renew = true
-			s.Pools[0].Allocation = &lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{{{Key: "team", Operator: lb.In, Values: []string{"a"}}}}}
+			s.Pools[0].Allocation = &lb.Allocation{
+				ByNamespace:        true,
+				NamespaceSelectors: []lb.Selector{{{Key: "team", Operator: lb.In, Values: []string{"a"}}}},
+			}
 			s.Services = s.Services[:3]
 		}, func(s *lb.State) {
 			s.Namespaces = map[string]map[string]string{s.Services[0].Key.Namespace: {"team": "b"}}
@@ -193,10 +202,14 @@ func TestLedgerReopens(t *testing.T) {
 			s.Services[0].Addresses = append(slices.Clone(s.Services[0].Addresses), addrs("192.0.2.9")...)
 			s.Services[0].Record = append(slices.Clone(s.Services[0].Record), s.Services[0].Record[0])
 			s.Services[0].Record[1].Address = s.Services[0].Addresses[1]
-			s.Pools[0].Released = []lb.Release{{Address: addrs("192.0.2.9")[0], Time: start, Holder: s.Services[0].Key, UID: s.Services[0].UID}}
+			s.Pools[0].Released = []lb.Release{{
+				Address: addrs("192.0.2.9")[0], Time: start, Holder: s.Services[0].Key, UID: s.Services[0].UID,
+			}}
 		}, func(*lb.State) {}},
 	} {
-		s := lb.State{Now: start, Services: manyServices(4, lb.IPv4), Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.9"), pool("q", "198.51.100.1-198.51.100.1")}}
+		s := lb.State{Now: start, Services: manyServices(4, lb.IPv4), Pools: []lb.Pool{
+			pool("p", "192.0.2.1-192.0.2.9"), pool("q", "198.51.100.1-198.51.100.1"),
+		}}
 		s.Namespaces = map[string]map[string]string{s.Services[0].Key.Namespace: {"team": "a"}}
 		s.Services[3].RequestedPool = "q"
 		s = applied(s, Assign(s))

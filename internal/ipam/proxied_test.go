@@ -29,10 +29,17 @@ func TestSharingWithProxies(t *testing.T) {
 		{"the same port", nil, []func(*lb.Service){shared(2, 80)}, lb.PortClash, ""},
 		{"a plain address", nil, []func(*lb.Service){shared(2, 81)}, lb.Assigned, ""},
 		{"asks for proxies at a plain address", nil, []func(*lb.Service){shared(2, 81), asks}, lb.Assigned, ""},
-		{"asks at a proxied address", []func(*lb.Service){proxied}, []func(*lb.Service){shared(2, 81), asks}, lb.Assigned, ""},
-		{"does not ask at a proxied address", []func(*lb.Service){proxied}, []func(*lb.Service){shared(2, 81)}, lb.NotShareable, "ask for proxies too"},
+		{
+			"asks at a proxied address",
+			[]func(*lb.Service){proxied}, []func(*lb.Service){shared(2, 81), asks}, lb.Assigned, "",
+		},
+		{
+			"does not ask at a proxied address",
+			[]func(*lb.Service){proxied}, []func(*lb.Service){shared(2, 81)}, lb.NotShareable, "ask for proxies too",
+		},
 	} {
-		holder := service("a", append([]func(*lb.Service){shared(1, 80), holding(address), from(address, "p")}, tt.holder...)...)
+		holder := service("a",
+			append([]func(*lb.Service){shared(1, 80), holding(address), from(address, "p")}, tt.holder...)...)
 		state := lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.1")},
 			Services: []*lb.Service{holder, service("b", append(tt.joins, asking(address), created(9))...)}}
 		result := Assign(state)
@@ -51,7 +58,8 @@ func TestSharingWithProxies(t *testing.T) {
 	}
 	// The status of Services on one address is written one by one: between two writes none may lose it.
 	half := Assign(lb.State{Pools: []lb.Pool{pool("p", "192.0.2.1-192.0.2.1")}, Services: []*lb.Service{
-		service("a", shared(1, 80), holding(address), from(address, "p"), proxied), service("b", shared(2, 81), holding(address), from(address, "p"), asks),
+		service("a", shared(1, 80), holding(address), from(address, "p"), proxied),
+		service("b", shared(2, 81), holding(address), from(address, "p"), asks),
 	}})
 	for _, a := range half.Assignments {
 		if len(a.Addresses) != 1 {
@@ -75,7 +83,8 @@ func TestRefusalsNameNoOtherNamespace(t *testing.T) {
 	local := func(s *lb.Service) { s.Local, s.Backend = true, "b" }
 	internal := func(s *lb.Service) { s.Internal = true }
 	across := func(p *lb.Pool) { p.ShareAcross = true }
-	owned := floating("", owning(address), func(f *lb.FloatingIP) { f.Key = lb.Key{Namespace: "secretns", Name: "secretfip"} })
+	owned := floating("", owning(address),
+		func(f *lb.FloatingIP) { f.Key = lb.Key{Namespace: "secretns", Name: "secretfip"} })
 	key := lb.Key{Namespace: "secretns", Name: "secretsvc"}
 	for _, tt := range []struct {
 		name   string
@@ -87,16 +96,31 @@ func TestRefusalsNameNoOtherNamespace(t *testing.T) {
 		{"no key", lb.AddressInUse, across, nil, service("a", asking(address))},
 		{"an internal one", lb.NotShareable, across, nil, service("a", asking(address), shared, internal)},
 		{"another policy", lb.NotShareable, across, nil, service("a", asking(address), shared, local)},
-		{"another selector", lb.NotShareable, across, func(s *lb.State) { s.Services[1].Local, s.Services[1].Backend = true, "c" },
+		{"another selector", lb.NotShareable, across, func(s *lb.State) {
+			s.Services[1].Local = true
+			s.Services[1].Backend = "c"
+		},
 			service("a", asking(address), shared, local)},
 		{"a port", lb.PortClash, across, nil, service("a", asking(address), clashing)},
 		{"a port, without a wish", lb.PortClash, across, nil, service("a", clashing)},
 		{"the scope", lb.NotShareable, nil, nil, service("a", asking(address), shared)},
-		{"the most sharers", lb.SharingLimit, func(p *lb.Pool) { p.ShareAcross, p.MaxServices = true, 1 }, nil, service("a", asking(address), shared)},
-		{"both have it, a port", lb.PortClash, across, nil, service("a", holding(address), from(address, "p"), clashing, created(9))},
-		{"a FloatingIP", lb.AddressInUse, nil, func(s *lb.State) { s.Services, s.FloatingIPs = s.Services[:1], []lb.FloatingIP{owned} },
+		{"the most sharers", lb.SharingLimit, func(p *lb.Pool) {
+			p.ShareAcross = true
+			p.MaxServices = 1
+		}, nil, service("a", asking(address), shared)},
+		{
+			"both have it, a port",
+			lb.PortClash, across, nil, service("a", holding(address), from(address, "p"), clashing, created(9)),
+		},
+		{"a FloatingIP", lb.AddressInUse, nil, func(s *lb.State) {
+			s.Services = s.Services[:1]
+			s.FloatingIPs = []lb.FloatingIP{owned}
+		},
 			service("a", asking(address))},
-		{"a FloatingIP took it", lb.AddressInUse, nil, func(s *lb.State) { s.Services, s.FloatingIPs = s.Services[:1], []lb.FloatingIP{owned} },
+		{"a FloatingIP took it", lb.AddressInUse, nil, func(s *lb.State) {
+			s.Services = s.Services[:1]
+			s.FloatingIPs = []lb.FloatingIP{owned}
+		},
 			service("a", asking(address), holding(address), from(address, "p"))},
 		{"a leaving Service", lb.AddressInUse, nil, func(s *lb.State) {
 			s.Services, s.Leaving = s.Services[:1], []lb.Leaving{{Key: key, Addresses: addrs(address)}}

@@ -58,7 +58,8 @@ func TestReplacedPool(t *testing.T) {
 			}
 			old, again := &r.Pools[0], Assign(applied(s, r))
 			if old.HandOver != 2 || !old.InUse(true) || again.Pools[0].InUse(true) {
-				t.Errorf("the old pool is used by %d before the records are written, and then by %d", old.HandOver, again.Pools[0].HandOver)
+				t.Errorf("the old pool is used by %d before the records are written, and then by %d", old.HandOver,
+					again.Pools[0].HandOver)
 			}
 		})
 	}
@@ -67,9 +68,13 @@ func TestReplacedPool(t *testing.T) {
 // TestReplacedPoolHandsReleasesOver: the pool that takes over records the releases, and only then the old one forgets
 // them. What nothing takes over does not hold up a deletion.
 func TestReplacedPoolHandsReleasesOver(t *testing.T) {
-	old, fresh := with(pool("old", "198.51.100.1"), deleting), with(pool("new", v4), func(p *lb.Pool) { p.ReuseDelay = time.Hour })
+	old := with(pool("old", "198.51.100.1"), deleting)
+	fresh := with(pool("new", v4), func(p *lb.Pool) { p.ReuseDelay = time.Hour })
 	for _, text := range []string{"192.0.2.1", "198.51.100.1"} {
-		old.Released = append(old.Released, lb.Release{Address: netip.MustParseAddr(text), Time: time.Unix(100, 0), Holder: lb.Key{Namespace: "x", Name: "gone"}})
+		old.Released = append(old.Released,
+			lb.Release{Address: netip.MustParseAddr(text), Time: time.Unix(100, 0), Holder: lb.Key{
+				Namespace: "x", Name: "gone",
+			}})
 	}
 	s := lb.State{Now: time.Unix(200, 0), Pools: []lb.Pool{old, fresh}, Services: []*lb.Service{service("a")}}
 	r := Assign(s)
@@ -100,15 +105,28 @@ func TestAlias(t *testing.T) {
 		{"new Service", []lb.Pool{p}, service("a", askingPool("old")), lb.Assigned, "192.0.2.1"},
 		{"by value too", []lb.Pool{p}, service("a", askingPool("old"), asking("192.0.2.2")), lb.Assigned, "192.0.2.2"},
 		{"holds its address", []lb.Pool{p}, service("a", former...), lb.Assigned, "192.0.2.1"},
-		{"while the old pool goes", []lb.Pool{with(pool("old"), deleting), p}, service("a", former...), lb.Assigned, "192.0.2.1"},
-		{"of two pools", []lb.Pool{with(pool("gone", "198.51.100.1"), alias("old"), deleting), p}, service("a", askingPool("old")), lb.Assigned, "192.0.2.1"},
-		{"another pool has the name again", []lb.Pool{p, pool("old", "198.51.100.1")}, service("a", former...), lb.Assigned, "192.0.2.1"},
+		{
+			"while the old pool goes",
+			[]lb.Pool{with(pool("old"), deleting), p}, service("a", former...), lb.Assigned, "192.0.2.1",
+		},
+		{
+			"of two pools",
+			[]lb.Pool{with(pool("gone", "198.51.100.1"), alias("old"), deleting), p}, service("a", askingPool("old")),
+			lb.Assigned, "192.0.2.1",
+		},
+		{
+			"another pool has the name again",
+			[]lb.Pool{p, pool("old", "198.51.100.1")}, service("a", former...), lb.Assigned, "192.0.2.1",
+		},
 		{"no alias", []lb.Pool{pool("new", v4)}, service("a", former...), lb.AddressKept, "192.0.2.1"},
 	} {
-		decided(t, tt.name, Assign(lb.State{Pools: tt.pools, Services: []*lb.Service{tt.svc}}).Assignments[0], tt.reason, tt.want)
+		decided(t, tt.name, Assign(lb.State{Pools: tt.pools, Services: []*lb.Service{tt.svc}}).Assignments[0],
+			tt.reason, tt.want)
 	}
 	f := lb.FloatingIP{Key: lb.Key{Namespace: "default", Name: "f"}, Families: []lb.Family{lb.IPv4}, Pool: "old"}
-	got := Assign(lb.State{Pools: []lb.Pool{pool("first", "198.51.100.1"), p}, FloatingIPs: []lb.FloatingIP{f}}).FloatingIPs[0]
+	got := Assign(lb.State{
+		Pools: []lb.Pool{pool("first", "198.51.100.1"), p}, FloatingIPs: []lb.FloatingIP{f},
+	}).FloatingIPs[0]
 	equal(t, "FloatingIP", addrs("192.0.2.1"), got.Addresses)
 }
 
@@ -118,7 +136,8 @@ func TestCreatedAgainToShare(t *testing.T) {
 	p := pool("p", v4)
 	for i, name := range []string{"a", "b"} {
 		p.Released = append(p.Released, lb.Release{
-			Address: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i+1)), Time: time.Unix(100, 0), Holder: lb.Key{Namespace: "default", Name: name},
+			Address: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i+1)), Time: time.Unix(100, 0),
+			Holder: lb.Key{Namespace: "default", Name: name},
 		})
 	}
 	held := []func(*lb.Service){holding("192.0.2.2"), from("192.0.2.2", "p")}
@@ -131,11 +150,21 @@ func TestCreatedAgainToShare(t *testing.T) {
 		{"by its key", service("b", created(2), sharing(port(443))), shares("b", "192.0.2.1", "p")},
 		{"a clash: what it had", service("b", created(2), sharing(port(80))),
 			gets("b", "192.0.2.2", "p") + "; it cannot share 192.0.2.1, where Service default/a holds port TCP/80"},
-		{"another key: what it had", service("b", created(2), sharing(port(443)), func(s *lb.Service) { s.SharingKey = "l" }), gets("b", "192.0.2.2", "p")},
-		{"by the annotation", service("b", created(2), sharing(port(443)), recalling("192.0.2.2", "p")), gets("b", "192.0.2.2", "p") + first},
+		{
+			"another key: what it had",
+			service("b", created(2), sharing(port(443)), func(s *lb.Service) { s.SharingKey = "l" }),
+			gets("b", "192.0.2.2", "p"),
+		},
+		{
+			"by the annotation",
+			service("b", created(2), sharing(port(443)), recalling("192.0.2.2", "p")),
+			gets("b", "192.0.2.2", "p") + first,
+		},
 		{"by its record", service("b", append(held, created(2), sharing(port(443)))...), gets("b", "192.0.2.2", "p") + first},
 	} {
-		s := lb.State{Now: time.Unix(200, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{service("a", created(1), sharing(port(80))), tt.b}}
+		s := lb.State{Now: time.Unix(200, 0), Pools: []lb.Pool{p}, Services: []*lb.Service{
+			service("a", created(1), sharing(port(80))), tt.b,
+		}}
 		if len(tt.b.Addresses)+len(tt.b.Recall) > 0 {
 			holding("192.0.2.1")(s.Services[0])
 			from("192.0.2.1", "p")(s.Services[0])

@@ -38,7 +38,8 @@ func avoided(p *lb.Pool, addr netip.Addr) bool {
 // allows reports whether the pool may give the address to the Service.
 func (w *witness) allows(p *lb.Pool, svc *lb.Service, addr netip.Addr, asked bool) bool {
 	byName := asked || answers(p, svc.RequestedPool) || slices.Contains(svc.RequestedAddresses, addr)
-	if p.Deleting || avoided(p, addr) || !p.AutoAssign && !byName || svc.RequestedPool != "" && !answers(p, svc.RequestedPool) {
+	otherPool := svc.RequestedPool != "" && !answers(p, svc.RequestedPool)
+	if p.Deleting || avoided(p, addr) || !p.AutoAssign && !byName || otherPool {
 		return false
 	}
 	if !suits(p, svc) || len(p.Classes) > 0 && svc.Class == "" && !byName {
@@ -59,12 +60,15 @@ func (w *witness) bars(addr netip.Addr, by lb.Key) bool {
 	if _, reserved := w.Reserved[addr]; reserved {
 		return true
 	}
-	if slices.ContainsFunc(w.Leaving, func(l lb.Leaving) bool { return l.Key != by && slices.Contains(l.Addresses, addr) }) {
+	leaving := slices.ContainsFunc(w.Leaving,
+		func(l lb.Leaving) bool { return l.Key != by && slices.Contains(l.Addresses, addr) })
+	if leaving {
 		return true
 	}
 	// A Service may claim what the FloatingIP that it uses may have got.
 	owner := func(c lb.Claim) bool { return c.FloatingIP && w.owns[addr] != nil && w.owns[addr].Key == c.Key }
-	if i := slices.IndexFunc(w.Claims, func(c lb.Claim) bool { return slices.Contains(c.Addresses, addr) && !owner(c) }); i >= 0 && w.Claims[i].Key != by {
+	i := slices.IndexFunc(w.Claims, func(c lb.Claim) bool { return slices.Contains(c.Addresses, addr) && !owner(c) })
+	if i >= 0 && w.Claims[i].Key != by {
 		return true
 	}
 	for _, f := range w.State.FloatingIPs {
@@ -72,7 +76,8 @@ func (w *witness) bars(addr netip.Addr, by lb.Key) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(slices.Concat(w.stood[addr], w.replaced[addr]), func(k lb.Key) bool { return k != by && !slices.Contains(w.holds[addr], k) })
+	return slices.ContainsFunc(slices.Concat(w.stood[addr], w.replaced[addr]),
+		func(k lb.Key) bool { return k != by && !slices.Contains(w.holds[addr], k) })
 }
 
 // beside reports whether the Service may hold the address together with its holders.
@@ -123,9 +128,12 @@ func (w *witness) available(svc *lb.Service, family lb.Family) bool {
 		full := bounded && w.uses(p, svc.Key.Namespace, family) >= limit
 		for _, r := range p.Ranges {
 			for addr := r.From; r.Contains(addr); addr = addr.Next() {
-				asked := len(svc.RequestedAddresses) == 0 || lb.FamilyOf(svc.RequestedAddresses[0]) != family || svc.RequestedAddresses[0] == addr
+				asked := len(svc.RequestedAddresses) == 0 || lb.FamilyOf(svc.RequestedAddresses[0]) != family ||
+					svc.RequestedAddresses[0] == addr
 				has := slices.ContainsFunc(w.holds[addr], func(k lb.Key) bool { return k.Namespace == svc.Key.Namespace })
-				if lb.FamilyOf(addr) != family || !asked || w.owns[addr] != nil || full && !has || w.bars(addr, svc.Key) || !w.allows(p, svc, addr, joiner(svc)) {
+				unusable := lb.FamilyOf(addr) != family || !asked || w.owns[addr] != nil || full && !has ||
+					w.bars(addr, svc.Key) || !w.allows(p, svc, addr, joiner(svc))
+				if unusable {
 					continue
 				}
 				if w.beside(p, svc, addr) && (w.holds[addr] != nil || !w.quarantined(p, addr, svc.Key)) {
@@ -143,7 +151,9 @@ func (w *witness) quarantined(p *lb.Pool, addr netip.Addr, by lb.Key) bool {
 	if bounded {
 		for other, later := range w.last {
 			after := later.Time.After(r.Time) || later.Time.Equal(r.Time) && r.Address.Less(later.Address)
-			if q := w.poolOf(other); after && q != nil && q.Name == p.Name && lb.FamilyOf(other) == lb.FamilyOf(addr) && later.Holder.Namespace == r.Holder.Namespace {
+			q := w.poolOf(other)
+			samePool := q != nil && q.Name == p.Name && lb.FamilyOf(other) == lb.FamilyOf(addr)
+			if after && samePool && later.Holder.Namespace == r.Holder.Namespace {
 				limit--
 			}
 		}
@@ -166,24 +176,31 @@ func (w *witness) givenByThePools() error {
 				return fmt.Errorf("%s was given %s alone, which it does not accept", svc.Key, addr)
 			}
 			recalled := lostOf(svc).Of(addr) != (lb.Origin{})
-			if before := w.frozen(svc, lb.FamilyOf(addr)); before.IsValid() && !recalled && w.owns[addr] == nil && !slices.Contains(svc.RequestedAddresses, addr) {
+			before := w.frozen(svc, lb.FamilyOf(addr))
+			if before.IsValid() && !recalled && w.owns[addr] == nil && !slices.Contains(svc.RequestedAddresses, addr) {
 				return fmt.Errorf("%s was given %s, though it waits for %s", svc.Key, addr, before)
 			}
 			if w.unseen(svc) && !recalled && w.owns[addr] == nil && !slices.Contains(svc.RequestedAddresses, addr) {
 				return fmt.Errorf("%s was given %s before its namespace was known", svc.Key, addr)
 			}
 			lent := w.owns[addr] != nil && w.claimed(w.owns[addr], svc) && (p == nil || suits(p, svc))
-			if !lent && (p == nil || !w.allows(p, svc, addr, recalled || joiner(svc)) || len(w.holds[addr]) == 1 && w.quarantined(p, addr, svc.Key)) ||
-				w.bars(addr, svc.Key) && !w.leaves(addr, svc) {
+			refused := p == nil || !w.allows(p, svc, addr, recalled || joiner(svc)) ||
+				len(w.holds[addr]) == 1 && w.quarantined(p, addr, svc.Key)
+			if !lent && refused || w.bars(addr, svc.Key) && !w.leaves(addr, svc) {
 				return fmt.Errorf("%s was given %s, which it may not have", svc.Key, addr)
 			}
-			if len(svc.RequestedAddresses) > 0 && lb.FamilyOf(svc.RequestedAddresses[0]) == lb.FamilyOf(addr) && svc.RequestedAddresses[0] != addr {
+			other := len(svc.RequestedAddresses) > 0 && svc.RequestedAddresses[0] != addr
+			if other && lb.FamilyOf(svc.RequestedAddresses[0]) == lb.FamilyOf(addr) {
 				return fmt.Errorf("%s was given %s instead of what it asks for", svc.Key, addr)
 			}
-			if slices.ContainsFunc(w.holds[addr], func(k lb.Key) bool { return k.Namespace != svc.Key.Namespace }) && (p == nil || !p.ShareAcross) {
+			across := slices.ContainsFunc(w.holds[addr],
+				func(k lb.Key) bool { return k.Namespace != svc.Key.Namespace })
+			if across && (p == nil || !p.ShareAcross) {
 				return fmt.Errorf("%s was given %s across namespaces, beside %v", svc.Key, addr, w.holds[addr])
 			}
-			if len(w.holds[addr]) > 1 && p != nil && p.MaxServices > 0 && len(w.holds[addr]) > p.MaxServices && len(w.stood[addr]) <= p.MaxServices {
+			crowded := len(w.holds[addr]) > 1 && p != nil && p.MaxServices > 0 && len(w.holds[addr]) > p.MaxServices &&
+				len(w.stood[addr]) <= p.MaxServices
+			if crowded {
 				return fmt.Errorf("%s was given %s, which %d share", svc.Key, addr, len(w.holds[addr]))
 			}
 		}
@@ -194,7 +211,8 @@ func (w *witness) givenByThePools() error {
 // unseen reports whether the Service's namespace is not known, and that matters.
 func (w *witness) unseen(svc *lb.Service) bool {
 	_, known := w.Namespaces[svc.Key.Namespace]
-	return !known && slices.ContainsFunc(w.State.Pools, func(p lb.Pool) bool { return p.Allocation != nil && p.Allocation.NamespaceSelectors != nil })
+	return !known && slices.ContainsFunc(w.State.Pools,
+		func(p lb.Pool) bool { return p.Allocation != nil && p.Allocation.NamespaceSelectors != nil })
 }
 
 // waits reports whether a Service waits for another object because its user asked for that.
@@ -210,7 +228,8 @@ func (w *witness) waits(svc *lb.Service) bool {
 	if !svc.Renew && len(lostOf(svc)) > 0 || w.unseen(svc) {
 		return true
 	}
-	return slices.ContainsFunc(w.State.FloatingIPs, func(f lb.FloatingIP) bool { return claimedBy(&f, svc) && !joiner(svc) })
+	return slices.ContainsFunc(w.State.FloatingIPs,
+		func(f lb.FloatingIP) bool { return claimedBy(&f, svc) && !joiner(svc) })
 }
 
 // noneWaitsForNothing checks that every Service has an address if one can be assigned.
@@ -220,13 +239,15 @@ func (w *witness) noneWaitsForNothing() error {
 		if a.Reason == lb.Assigned && len(a.Addresses) != len(svc.Families) {
 			return fmt.Errorf("%s is called assigned with %v", svc.Key, a.Addresses)
 		}
-		alien := slices.ContainsFunc(svc.RequestedAddresses, func(r netip.Addr) bool { return !slices.Contains(svc.Families, lb.FamilyOf(r)) })
+		alien := slices.ContainsFunc(svc.RequestedAddresses,
+			func(r netip.Addr) bool { return !slices.Contains(svc.Families, lb.FamilyOf(r)) })
 		if alien || w.waits(svc) {
 			continue
 		}
 		var missing, could []lb.Family
 		for _, family := range svc.Families {
-			asked := slices.ContainsFunc(svc.RequestedAddresses, func(r netip.Addr) bool { return lb.FamilyOf(r) == family && !slices.Contains(a.Addresses, r) })
+			asked := slices.ContainsFunc(svc.RequestedAddresses,
+				func(r netip.Addr) bool { return lb.FamilyOf(r) == family && !slices.Contains(a.Addresses, r) })
 			has := slices.ContainsFunc(a.Addresses, func(h netip.Addr) bool { return lb.FamilyOf(h) == family })
 			if has && !asked {
 				continue
@@ -255,7 +276,8 @@ func (w *witness) countsAreRight() error {
 		for _, r := range p.Ranges {
 			for addr := r.From; r.Contains(addr); addr = addr.Next() {
 				_, reserved := w.Reserved[addr]
-				reserved = reserved || slices.ContainsFunc(w.Leaving, func(l lb.Leaving) bool { return slices.Contains(l.Addresses, addr) }) ||
+				reserved = reserved || slices.ContainsFunc(w.Leaving,
+					func(l lb.Leaving) bool { return slices.Contains(l.Addresses, addr) }) ||
 					slices.ContainsFunc(w.Claims, func(c lb.Claim) bool { return slices.Contains(c.Addresses, addr) })
 				switch counts := u.countsOf(lb.FamilyOf(addr)); {
 				case w.holds[addr] != nil || w.owns[addr] != nil:
@@ -270,8 +292,10 @@ func (w *witness) countsAreRight() error {
 		}
 		want = append(want, u)
 	}
-	if diff := gocmp.Diff(want, w.Result.Pools, cmpopts.IgnoreFields(Usage{}, "Released", "ReleasedForgotten", "Retained", "RetainedCount",
-		"Holders")); diff != "" {
+	diff := gocmp.Diff(want, w.Result.Pools,
+		cmpopts.IgnoreFields(Usage{}, "Released", "ReleasedForgotten", "Retained", "RetainedCount",
+			"Holders"))
+	if diff != "" {
 		return fmt.Errorf("counts: -want +got\n%s", diff)
 	}
 	return nil
@@ -311,7 +335,8 @@ func (w *witness) quotasHold() error {
 			for _, namespace := range []string{"a", "b", "unknown"} {
 				before := newWitness(w.State, standing(w.State))
 				if n := w.uses(p, namespace, family); n > most && n > before.uses(p, namespace, family) {
-					return fmt.Errorf("namespace %s came to %d %s addresses of pool %s, whose quota is %d", namespace, n, family, p.Name, most)
+					return fmt.Errorf("namespace %s came to %d %s addresses of pool %s, whose quota is %d", namespace,
+						n, family, p.Name, most)
 				}
 			}
 		}

@@ -66,7 +66,10 @@ func TestAssignSlices(t *testing.T) {
 			list(sliceAt(13, "a/n1", -1)), 0},
 		{"a node keeps its slice, whatever ports are declared", []EgressAddress{sending("a/n1").declaring(20481)},
 			list(sliceAt(5, "a/n1", -1)), 0, list(sliceAt(5, "a/n1", -1)), 0},
-		{"a slice without pods rests", []EgressAddress{sending()}, list(sliceAt(5, "a/n1", -1)), 7, list(sliceAt(5, "a/n1", 7)), 307},
+		{
+			"a slice without pods rests",
+			[]EgressAddress{sending()}, list(sliceAt(5, "a/n1", -1)), 7, list(sliceAt(5, "a/n1", 7)), 307,
+		},
 		{"without a Service too", nil, list(sliceAt(5, "a/n1", -1)), 7, list(sliceAt(5, "a/n1", 7)), 307},
 		{"it rests on", nil, list(sliceAt(5, "a/n1", 7)), 306, list(sliceAt(5, "a/n1", 7)), 307},
 		{"it has rested", nil, list(sliceAt(5, "a/n1", 7)), 307, nil, 0},
@@ -74,24 +77,40 @@ func TestAssignSlices(t *testing.T) {
 			list(sliceAt(14, "a/n2", -1), sliceAt(15, "a/n1", 7)), 307},
 		{"another node gets it afterwards", []EgressAddress{sending("a/n2")}, list(sliceAt(15, "a/n1", 7)), 307,
 			list(sliceAt(15, "a/n2", -1)), 0},
-		{"its node takes it back", []EgressAddress{sending("a/n1")}, list(sliceAt(5, "a/n1", 7)), 306, list(sliceAt(5, "a/n1", -1)), 0},
-		{"but not if a port was declared in it", []EgressAddress{sending("a/n1").declaring(20480)}, list(sliceAt(5, "a/n1", 7)), 10,
-			list(sliceAt(5, "a/n1", 7), sliceAt(15, "a/n1", -1)), 307},
-		{"another namespace gets ports of its own on the node", []EgressAddress{sending("b/n1")}, list(sliceAt(15, "a/n1", -1)), 7,
-			list(sliceAt(14, "b/n1", -1), sliceAt(15, "a/n1", 7)), 307},
+		{
+			"its node takes it back",
+			[]EgressAddress{sending("a/n1")}, list(sliceAt(5, "a/n1", 7)), 306, list(sliceAt(5, "a/n1", -1)), 0,
+		},
+		{
+			"but not if a port was declared in it",
+			[]EgressAddress{sending("a/n1").declaring(20480)}, list(sliceAt(5, "a/n1", 7)), 10,
+			list(sliceAt(5, "a/n1", 7), sliceAt(15, "a/n1", -1)), 307,
+		},
+		{
+			"another namespace gets ports of its own on the node",
+			[]EgressAddress{sending("b/n1")}, list(sliceAt(15, "a/n1", -1)), 7,
+			list(sliceAt(14, "b/n1", -1), sliceAt(15, "a/n1", 7)), 307,
+		},
 		{"both namespaces of a shared address too", []EgressAddress{sending("a/n1"), sending("b/n1")}, nil, 0,
 			list(sliceAt(14, "b/n1", -1), sliceAt(15, "a/n1", -1)), 0},
-		{"of two slices the lower one stays", []EgressAddress{sending("a/n1")}, list(sliceAt(5, "a/n1", -1), sliceAt(6, "a/n1", -1)), 7,
-			list(sliceAt(5, "a/n1", -1), sliceAt(6, "a/n1", 7)), 307},
-		{"the slice in use comes first", []EgressAddress{sending("a/n1")}, list(sliceAt(5, "a/n1", 3), sliceAt(6, "a/n1", -1)), 7,
-			list(sliceAt(5, "a/n1", 3), sliceAt(6, "a/n1", -1)), 303},
+		{
+			"of two slices the lower one stays",
+			[]EgressAddress{sending("a/n1")}, list(sliceAt(5, "a/n1", -1), sliceAt(6, "a/n1", -1)), 7,
+			list(sliceAt(5, "a/n1", -1), sliceAt(6, "a/n1", 7)), 307,
+		},
+		{
+			"the slice in use comes first",
+			[]EgressAddress{sending("a/n1")}, list(sliceAt(5, "a/n1", 3), sliceAt(6, "a/n1", -1)), 7,
+			list(sliceAt(5, "a/n1", 3), sliceAt(6, "a/n1", -1)), 303,
+		},
 		{"a release in the future is now", nil, list(sliceAt(5, "a/n1", 9000)), 7, list(sliceAt(5, "a/n1", 7)), 307},
 	} {
 		r := AssignSlices(tt.addresses, tt.present, sliceEpoch.Add(time.Duration(tt.at)*time.Second))
 		if diff := cmp.Diff(tt.want, r.Slices, compareAddr); diff != "" || len(r.Refused) > 0 {
 			t.Errorf("%s: refused %v, -want +got\n%s", tt.name, r.Refused, diff)
 		}
-		if want := time.Duration(tt.recheck) * time.Second; tt.recheck == 0 != r.Recheck.IsZero() || tt.recheck > 0 && r.Recheck.Sub(sliceEpoch) != want {
+		want := time.Duration(tt.recheck) * time.Second
+		if tt.recheck == 0 != r.Recheck.IsZero() || tt.recheck > 0 && r.Recheck.Sub(sliceEpoch) != want {
 			t.Errorf("%s: recheck at %v, want after %v", tt.name, r.Recheck, want)
 		}
 	}
@@ -103,12 +122,15 @@ func TestSlicesRefused(t *testing.T) {
 	for i := range 20 {
 		users = append(users, fmt.Sprintf("a/n%02d", i))
 	}
-	r := AssignSlices([]EgressAddress{sending(users...).declaring(61440)}, []lb.PortSlice{sliceAt(14, "a/gone", 100)}, sliceEpoch.Add(200*time.Second))
+	r := AssignSlices([]EgressAddress{sending(users...).declaring(61440)}, []lb.PortSlice{sliceAt(14, "a/gone", 100)},
+		sliceEpoch.Add(200*time.Second))
 	if len(r.Slices) != 14 || r.Slices[0].First != lb.SlicePorts || len(r.Refused) != 7 {
 		t.Fatalf("%v\nrefused %v", r.Slices, r.Refused)
 	}
 	first := r.Refused[0]
-	for _, part := range []string{"192.0.2.7", "node n13", "15 parts", "13 are in use", "1 are free again in 5m0s", "1 have ports"} {
+	for _, part := range []string{
+		"192.0.2.7", "node n13", "15 parts", "13 are in use", "1 are free again in 5m0s", "1 have ports",
+	} {
 		if !strings.Contains(first.Message, part) {
 			t.Errorf("%q lacks %q", first.Message, part)
 		}
@@ -119,8 +141,8 @@ func TestSlicesRefused(t *testing.T) {
 	}
 }
 
-// TestSliceHistory plays random histories of pods, ports and holders. Two controllers decide by turns, by caches that lag
-// by up to maxSliceLag; writes fail, land without an answer, or are repeated. The record is one object, which is
+// TestSliceHistory plays random histories of pods, ports and holders. Two controllers decide by turns, by caches that
+// lag by up to maxSliceLag; writes fail, land without an answer, or are repeated. The record is one object, which is
 // written by its version.
 //
 // The histories find each of these planted bugs: a slice is free without rest, or when its holder changes; it is taken
@@ -331,7 +353,8 @@ func checkSlices(addresses []EgressAddress, before []lb.PortSlice, r SliceResult
 			fail("%v is in use, and its user has no pods", s)
 		case inUse && (former.Node == "" || !former.Released.IsZero()) && declared[block]:
 			fail("%v is given, and has a declared port", s)
-		case former.Node != "" && userOf(&former) != userOf(&s) && (former.Released.IsZero() || at.Sub(former.Released) < SliceRest):
+		case former.Node != "" && userOf(&former) != userOf(&s) && (former.Released.IsZero() ||
+			at.Sub(former.Released) < SliceRest):
 			fail("%v is given, and was %v", s, former)
 		case !inUse && former.Node == "":
 			fail("%v was never given", s)
@@ -394,9 +417,13 @@ func TestSharingWithSlices(t *testing.T) {
 		{"a free port", nil, 57343, lb.Assigned},
 		{"a port in use", nil, 57344, lb.PortClash},
 		{"a port that rests", nil, 65535, lb.PortClash},
-		{"a holder's port is not served", []func(*lb.Service){func(s *lb.Service) { s.Unserved = []lb.Port{port(60000)} }}, 443, lb.NotShareable},
+		{
+			"a holder's port is not served",
+			[]func(*lb.Service){func(s *lb.Service) { s.Unserved = []lb.Port{port(60000)} }}, 443, lb.NotShareable,
+		},
 	} {
-		holder := service("a", append([]func(*lb.Service){sharing(port(80)), holding(address), from(address, "p")}, tt.holder...)...)
+		holder := service("a",
+			append([]func(*lb.Service){sharing(port(80)), holding(address), from(address, "p")}, tt.holder...)...)
 		state.Services = []*lb.Service{holder, service("b", sharing(port(tt.port)), asking(address), created(9))}
 		r := Assign(state)
 		if got := r.Assignments[1]; got.Reason != tt.reason || len(r.Assignments[0].Addresses) != 1 {

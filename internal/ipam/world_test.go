@@ -100,7 +100,10 @@ func stamped[T object](list, before []T, set func(*T)) {
 
 // compile reads the objects as package config does.
 func (w world) compile(at time.Time) lb.State {
-	s := lb.State{Now: at, Namespaces: w.Namespaces, Reserved: maps.Clone(w.Reserved), Claims: w.Claims, NotServed: map[lb.Key]string{}}
+	s := lb.State{
+		Now: at, Namespaces: w.Namespaces, Reserved: maps.Clone(w.Reserved), Claims: w.Claims,
+		NotServed: map[lb.Key]string{},
+	}
 	for _, o := range w.Services {
 		if o.served && !o.deleting {
 			s.Services = append(s.Services, &o.Service)
@@ -164,7 +167,8 @@ func (w *world) lost(f lb.FloatingIP) []netip.Addr {
 	for _, had := range f.Recall {
 		same := func(a netip.Addr) bool { return a.BitLen() == had.Address.BitLen() }
 		known := slices.ContainsFunc(slices.Concat(f.Wanted, f.Addresses), same)
-		if !known && slices.Contains(f.Families, lb.FamilyOf(had.Address)) && (f.Pool == "" || f.Pool == had.Pool || w.answers(had.Pool, f.Pool)) {
+		fromPool := f.Pool == "" || f.Pool == had.Pool || w.answers(had.Pool, f.Pool)
+		if !known && slices.Contains(f.Families, lb.FamilyOf(had.Address)) && fromPool {
 			out = append(out, had.Address)
 		}
 	}
@@ -219,7 +223,10 @@ func find[T any](all []T, match func(T) bool) *T {
 
 // applied is the state after the whole result was written.
 func applied(s lb.State, r Result) lb.State {
-	s.Services, s.FloatingIPs, s.Pools, s.Leaving = slices.Clone(s.Services), slices.Clone(s.FloatingIPs), slices.Clone(s.Pools), nil
+	s.Services = slices.Clone(s.Services)
+	s.FloatingIPs = slices.Clone(s.FloatingIPs)
+	s.Pools = slices.Clone(s.Pools)
+	s.Leaving = nil
 	s.Claims = nil
 	for i, u := range r.Pools {
 		p := &s.Pools[i]
@@ -235,17 +242,23 @@ func applied(s lb.State, r Result) lb.State {
 	}
 	for i, f := range r.FloatingIPs {
 		o := &s.FloatingIPs[i]
-		o.Addresses, o.BoundTo, o.BoundUID, o.Record, o.Recall = f.Addresses, f.BoundTo, f.BoundUID, f.Record, wish(f.Record, f.Awaits)
+		o.Addresses = f.Addresses
+		o.BoundTo = f.BoundTo
+		o.BoundUID = f.BoundUID
+		o.Record = f.Record
+		o.Recall = wish(f.Record, f.Awaits)
 		o.Deleting = o.Deleting || f.Delete
 	}
 	for _, k := range r.Keep {
 		if k.Refusal != "" {
 			continue
 		}
-		s.FloatingIPs = append(s.FloatingIPs, lb.FloatingIP{Key: k.Service, Families: familiesOf(k.Addresses), Wanted: k.Addresses, ServiceName: k.Service.Name})
+		s.FloatingIPs = append(s.FloatingIPs,
+			lb.FloatingIP{Key: k.Service, Families: familiesOf(k.Addresses), Wanted: k.Addresses, ServiceName: k.Service.Name})
 	}
 	s.FloatingIPs = slices.DeleteFunc(s.FloatingIPs, func(f lb.FloatingIP) bool {
-		return slices.ContainsFunc(r.FloatingIPs, func(o Floating) bool { return o.Key == f.Key && len(o.Addresses) == 0 && !o.Delete && f.Deleting })
+		return slices.ContainsFunc(r.FloatingIPs,
+			func(o Floating) bool { return o.Key == f.Key && len(o.Addresses) == 0 && !o.Delete && f.Deleting })
 	})
 	slices.SortFunc(s.FloatingIPs, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
 	return s

@@ -48,7 +48,8 @@ func (h *history) carryOut(r *run) {
 		return !remembered && slices.ContainsFunc(has, func(addr netip.Addr) bool { return !slices.Contains(gets, addr) })
 	}
 	each(h, r, r.result.Assignments, func(a *Assignment) {
-		if svc := get(r.seen.Services, a.Key); !loses(svc.Addresses, a.Addresses) && !loses(replaced(&svc.Service), a.Addresses) {
+		svc := get(r.seen.Services, a.Key)
+		if !loses(svc.Addresses, a.Addresses) && !loses(replaced(&svc.Service), a.Addresses) {
 			h.writeService(r, *svc, a)
 		}
 	})
@@ -192,7 +193,8 @@ func (h *history) checkGone(r *run, gone poolObject) {
 	for _, release := range gone.Released {
 		has := func(o lb.Release) bool { return o.Address == release.Address && !o.Time.Before(release.Time) }
 		if to := elsewhere(release.Address); to != nil && !held[release.Address] && !slices.ContainsFunc(to.Released, has) {
-			h.fail(fmt.Errorf("pool %s is gone, and pool %s has not recorded the release of %s", gone.Name, to.Name, release.Address))
+			h.fail(fmt.Errorf("pool %s is gone, and pool %s has not recorded the release of %s", gone.Name, to.Name,
+				release.Address))
 		}
 	}
 }
@@ -280,8 +282,9 @@ func (h *history) create(r *run, k Keep) {
 		return
 	}
 	h.edit(func() {
-		h.FloatingIPs = append(h.FloatingIPs, floatingObject{FloatingIP: lb.FloatingIP{Key: k.Service, UID: fmt.Sprintf("k%d", len(h.worlds)),
-			Families: familiesOf(k.Addresses), Wanted: k.Addresses, ServiceName: k.Service.Name}})
+		h.FloatingIPs = append(h.FloatingIPs,
+			floatingObject{FloatingIP: lb.FloatingIP{Key: k.Service, UID: fmt.Sprintf("k%d", len(h.worlds)),
+				Families: familiesOf(k.Addresses), Wanted: k.Addresses, ServiceName: k.Service.Name}})
 		slices.SortFunc(h.FloatingIPs, byID)
 	})
 	r.floatingIPs.wrote(*get(h.FloatingIPs, k.Service))
@@ -342,7 +345,8 @@ func (h *history) checkFloatingIP(r *run, before world, seen, after floatingObje
 }
 
 // checkGiven checks that no object had an address that another one gets, but for those that may have it too.
-func (h *history) checkGiven(before world, to string, gets, had []netip.Addr, service func(*serviceObject) bool, floating func(*floatingObject) bool) {
+func (h *history) checkGiven(before world, to string, gets, had []netip.Addr, service func(*serviceObject) bool,
+	floating func(*floatingObject) bool) {
 	for _, addr := range gets {
 		if slices.Contains(had, addr) {
 			continue
@@ -411,7 +415,8 @@ func modest(s *lb.Service, addr netip.Addr) bool {
 func (w *world) others(svc *serviceObject, addr netip.Addr) bool {
 	return slices.ContainsFunc(w.Services, func(o serviceObject) bool { return o.Key != svc.Key && o.has(addr) }) ||
 		slices.ContainsFunc(w.FloatingIPs, func(f floatingObject) bool {
-			return slices.Contains(f.Addresses, addr) || slices.Contains(f.Wanted, addr) || slices.Contains(w.lost(f.FloatingIP), addr) ||
+			return slices.Contains(f.Addresses, addr) || slices.Contains(f.Wanted, addr) ||
+				slices.Contains(w.lost(f.FloatingIP), addr) ||
 				f.ServiceName == svc.Key.Name && f.Key.Namespace == svc.Key.Namespace
 		})
 }
