@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Most changes of objects change no decision. The functions same… report whether two versions of an object lead to the
-// same decision. A version is nil if the object was just created or deleted.
+// Most changes of objects change no decision. The functions same… report whether two versions of an object lead to
+// the same decision. A version is nil if the object was just created or deleted.
 
 func sameNamespace(a, b *corev1.Namespace) bool {
 	return a != nil && b != nil && maps.Equal(a.Labels, b.Labels)

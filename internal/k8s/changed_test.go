@@ -29,7 +29,8 @@ func withCondition(kind string, status metav1.ConditionStatus) func(*corev1.Serv
 
 func withRecord(message string) func(*corev1.Service) {
 	return func(s *corev1.Service) {
-		s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionAddressRecord, Message: message})
+		s.Status.Conditions = append(s.Status.Conditions,
+			metav1.Condition{Type: v1beta1.ConditionAddressRecord, Message: message})
 	}
 }
 
@@ -43,7 +44,8 @@ func packService(t *testing.T, s *corev1.Service, digest func(*corev1.Service) u
 	return p.(heldService)
 }
 
-// Every change that can change a speaker's plan kicks it, and no other; everything except the speakers' conditions kicks the controller.
+// Every change that can change a speaker's plan kicks it, and no other; everything except the speakers' conditions
+// kicks the controller.
 func TestSameHeld(t *testing.T) {
 	service := func(change ...func(*corev1.Service)) *corev1.Service {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "1", ResourceVersion: "1"}}
@@ -55,7 +57,9 @@ func TestSameHeld(t *testing.T) {
 	}
 	left := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
 	givenBack := func(s *corev1.Service) {
-		s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released)}}
+		s.Status.Conditions = []metav1.Condition{{
+			Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released),
+		}}
 	}
 	addressed := func(change ...func(*corev1.Service)) *corev1.Service { return withAddress(service(change...)) }
 	another := addressed()
@@ -78,29 +82,60 @@ func TestSameHeld(t *testing.T) {
 		{"goes with its address", addressed(), nil, false, false},
 		{"is another of the name", addressed(), addressed(func(s *corev1.Service) { s.UID = "2" }), false, false},
 		{"another record", addressed(withRecord("a")), addressed(withRecord("b")), false, false},
-		{"a record of the same with another time", addressed(withRecord("a")), addressed(withRecord("a"), func(s *corev1.Service) {
-			s.Status.Conditions[0].LastTransitionTime, s.Finalizers, s.Generation = metav1.Now(), []string{"f"}, 2
-		}), true, false},
+		{
+			"a record of the same with another time",
+			addressed(withRecord("a")), addressed(withRecord("a"), func(s *corev1.Service) {
+				s.Status.Conditions[0].LastTransitionTime, s.Finalizers, s.Generation = metav1.Now(), []string{"f"}, 2
+			}), true, false,
+		},
 		{"gets proxies", addressed(), addressed(withCondition(v1beta1.ConditionProxied, metav1.ConditionTrue)), false, false},
-		{"another version of the same", addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), true, true},
+		{
+			"another version of the same",
+			addressed(), addressed(func(s *corev1.Service) { s.ResourceVersion = "2" }), true, true,
+		},
 		{"what a speaker wrote", addressed(), addressed(announcedL2), true, true},
-		{"what it recorded with it", addressed(), addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), true, true},
-		{"what it wrote too late", service(left), service(left, withCondition(v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue)), true, false},
+		{
+			"what it recorded with it",
+			addressed(), addressed(withCondition(v1beta1.ConditionAnnouncers, metav1.ConditionTrue)), true, true,
+		},
+		{
+			"what it wrote too late",
+			service(left), service(left, withCondition(v1beta1.ConditionAnnouncedBGP, metav1.ConditionTrue)), true,
+			false,
+		},
 		{"what it wrote on what was released", service(givenBack), service(givenBack, announcedL2), true, false},
-		{"a condition of the controller", addressed(), addressed(withCondition(v1beta1.ConditionFiltered, metav1.ConditionTrue)), true, false},
-		{"gave back what it had as another type", service(withCondition(v1beta1.ConditionAddressAssigned, metav1.ConditionTrue)), service(), false, false},
+		{
+			"a condition of the controller",
+			addressed(), addressed(withCondition(v1beta1.ConditionFiltered, metav1.ConditionTrue)), true, false,
+		},
+		{
+			"gave back what it had as another type",
+			service(withCondition(v1beta1.ConditionAddressAssigned, metav1.ConditionTrue)), service(), false, false,
+		},
 		{"finalizers", addressed(), addressed(func(s *corev1.Service) { s.Finalizers = []string{"a"} }), true, false},
 		{"labels", addressed(), addressed(func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} }), false, false},
-		{"annotations", addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), false, false},
-		{"spec", addressed(), addressed(func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 80}} }), false, false},
-		{"is being deleted", addressed(), addressed(func(s *corev1.Service) { s.DeletionTimestamp = new(metav1.Now()) }), false, false},
+		{
+			"annotations",
+			addressed(), addressed(func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }), false,
+			false,
+		},
+		{
+			"spec",
+			addressed(), addressed(func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 80}} }), false,
+			false,
+		},
+		{
+			"is being deleted",
+			addressed(), addressed(func(s *corev1.Service) { s.DeletionTimestamp = new(metav1.Now()) }), false, false,
+		},
 	} {
 		for _, to := range []struct {
 			name   string
 			digest func(*corev1.Service) uint64
 			same   bool
 		}{{"speaker", decides, tt.speaker}, {"controller", toController, tt.controller}} {
-			if got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a, to.digest), packService(t, tt.b, to.digest)); got != to.same {
+			got := (&Cluster{burst: newBurst()}).sameHeld(packService(t, tt.a, to.digest), packService(t, tt.b, to.digest))
+			if got != to.same {
 				t.Errorf("%s: same to a %s: %t, want %t", tt.name, to.name, got, to.same)
 			}
 		}
@@ -171,7 +206,8 @@ func TestSameEndpoints(t *testing.T) {
 	}
 	slice := func(service, version string, nodes ...string) *discoveryv1.EndpointSlice {
 		out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "x", ResourceVersion: version, Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			Namespace: "ns", Name: "x", ResourceVersion: version,
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
 		}}
 		for _, n := range nodes {
 			out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{NodeName: &n})
@@ -198,7 +234,8 @@ func TestSameEndpoints(t *testing.T) {
 	}
 }
 
-// Speakers and proxies read endpoints, and a controller where there may be proxies: otherwise it has their pods only, which decide nothing.
+// Speakers and proxies read endpoints, and a controller where there may be proxies: otherwise it has their pods only,
+// which decide nothing.
 func TestObjectsHaveEndpoints(t *testing.T) {
 	proxies := lb.Key{Namespace: "ns", Name: "proxies"}
 	for name, tt := range map[string]struct {
@@ -262,7 +299,10 @@ func TestBurst(t *testing.T) {
 // TestBurstOfDeletions: Services that lose their addresses with themselves are a burst too.
 func TestBurstOfDeletions(t *testing.T) {
 	for _, shows := range []bool{true, false} {
-		sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+		sv := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+		}
 		if shows {
 			sv.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
 		}
@@ -303,8 +343,8 @@ func TestAPIAge(t *testing.T) {
 	})
 }
 
-// TestAPIHangs: the kernel accepts and acknowledges for an API server that hangs. It counts as heard until client-go should have
-// had an answer to a ping.
+// TestAPIHangs: the kernel accepts and acknowledges for an API server that hangs. It counts as heard until client-go
+// should have had an answer to a ping.
 func TestAPIHangs(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)

@@ -45,8 +45,10 @@ func TestReportTime(t *testing.T) {
 		fields []metav1.ManagedFieldsEntry
 		want   time.Time
 	}{
-		"unknown":       {nil, time.Time{}},
-		"no time":       {[]metav1.ManagedFieldsEntry{{FieldsV1: reportFields}, {Time: new(metav1.NewTime(at))}}, time.Time{}},
+		"unknown": {nil, time.Time{}},
+		"no time": {
+			[]metav1.ManagedFieldsEntry{{FieldsV1: reportFields}, {Time: new(metav1.NewTime(at))}}, time.Time{},
+		},
 		"the speaker's": {[]metav1.ManagedFieldsEntry{entry(0, `{"f:status":{".":{},"f:observed":{},"f:links":{}}}`)}, at},
 		"and the controller's": {[]metav1.ManagedFieldsEntry{
 			entry(time.Hour, `{"f:status":{"f:conditions":{}}}`), entry(0, `{"f:status":{"f:observed":{}}}`),

@@ -235,8 +235,8 @@ func (k *Cluster) Run(ctx context.Context) error {
 func (k *Cluster) Synced() bool { return k.synced.Load() }
 
 // WaitForSync blocks until Synced, or returns the error of ctx. It does not wait for SpeakerStates, which every node
-// writes: no assignment may depend on them. It waits for Secrets, and for what a speaker needs for outgoing connections,
-// only for some seconds.
+// writes: no assignment may depend on them. It waits for Secrets, and for what a speaker needs for outgoing
+// connections, only for some seconds.
 func (k *Cluster) WaitForSync(ctx context.Context) error {
 	for _, v := range k.views {
 		mustWait := v != k.speakerStates && v != k.secrets && !k.egress.isLate(v)
@@ -266,8 +266,8 @@ func (k *Cluster) WaitForSpeakerStates(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Refresh lists Services, namespaces, FloatingIPs, pools, PoolMemories and EgressAllocations from the API server itself,
-// past every cache.
+// Refresh lists Services, namespaces, FloatingIPs, pools, PoolMemories and EgressAllocations from the API server
+// itself, past every cache.
 // It overlays what the watch does not show yet. A new leader needs it, because it must not repeat its predecessor's
 // last decisions. Nor must it assign addresses that a FloatingIP has just got or whose release was just recorded, or
 // addresses of pools that do not serve a Service's namespace.

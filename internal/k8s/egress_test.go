@@ -36,7 +36,8 @@ func (s *egressServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	refuse := func(code int32, reason metav1.StatusReason) {
 		w.WriteHeader(int(code))
 		_ = json.NewEncoder(w).Encode(metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Code: code,
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason,
+			Code: code,
 		})
 	}
 	switch {
@@ -63,14 +64,20 @@ func (s *egressServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	version, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(r.URL.Path, "/"+resource), "/apis/"), "/api/"), "/namespaces/")
+	version, _, _ := strings.Cut(
+		strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(r.URL.Path, "/"+resource), "/apis/"), "/api/"),
+		"/namespaces/",
+	)
 	kind := map[string]string{"services": "Service", "pods": "Pod"}[resource]
 	if kind == "" {
 		kind = map[string]string{
-			"nodes": "Node", "daemonsets": "DaemonSet", "endpointslices": "EndpointSlice", "ipaddresspools": "IPAddressPool", "secrets": "Secret",
-			"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile",
-			"communities": "Community", "namespaces": "Namespace", "egressallocations": "EgressAllocation", "poolmemories": "PoolMemory",
-			"floatingips": "FloatingIP", "speakerstates": "SpeakerState",
+			"nodes": "Node", "daemonsets": "DaemonSet", "endpointslices": "EndpointSlice",
+			"ipaddresspools": "IPAddressPool", "secrets": "Secret",
+			"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer",
+			"bfdprofiles": "BFDProfile",
+			"communities": "Community", "namespaces": "Namespace", "egressallocations": "EgressAllocation",
+			"poolmemories": "PoolMemory",
+			"floatingips":  "FloatingIP", "speakerstates": "SpeakerState",
 		}[resource]
 	}
 	var items any = []any{}
@@ -81,7 +88,10 @@ func (s *egressServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.asked = append(s.asked, r.FormValue("fieldSelector"))
 		items = s.pods
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"kind": kind + "List", "apiVersion": version, "metadata": map[string]any{"resourceVersion": "1"}, "items": items})
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"kind": kind + "List", "apiVersion": version, "metadata": map[string]any{"resourceVersion": "1"},
+		"items": items,
+	})
 }
 
 // podsAsked returns the field selectors with which pods of all namespaces were listed.
@@ -95,7 +105,8 @@ func egressService(name, value string) corev1.Service {
 	return corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name, UID: "1", ResourceVersion: "2", Annotations: map[string]string{config.AnnotationEgress: value},
+			Namespace: "default", Name: name, UID: "1", ResourceVersion: "2",
+			Annotations: map[string]string{config.AnnotationEgress: value},
 		},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
 	}
@@ -112,13 +123,16 @@ func startEgress(t *testing.T, s *egressServer, c Config) (*Cluster, chan bool) 
 	return k, kicks
 }
 
-// TestPodsAreReadLate: pods are watched from the first Service on that asks for egress, by a speaker the pods of its node,
-// and the loop is kicked when they are there.
+// TestPodsAreReadLate: pods are watched from the first Service on that asks for egress, by a speaker the pods of its
+// node, and the loop is kicked when they are there.
 func TestPodsAreReadLate(t *testing.T) {
 	pod := corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"a": "b"}},
-		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c"}}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning, HostIP: "192.0.2.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "p", Labels: map[string]string{"app": "web"},
+			Annotations: map[string]string{"a": "b"},
+		},
+		Spec:   corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c"}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, HostIP: "192.0.2.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}},
 	}
 	for name, tt := range map[string]struct {
 		config Config
@@ -128,7 +142,10 @@ func TestPodsAreReadLate(t *testing.T) {
 		"controller": {Config{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := &egressServer{services: []corev1.Service{egressService("a", "false")}, pods: []corev1.Pod{pod}, changes: make(chan corev1.Service)}
+			server := &egressServer{
+				services: []corev1.Service{egressService("a", "false")}, pods: []corev1.Pod{pod},
+				changes: make(chan corev1.Service),
+			}
 			k, kicks := startEgress(t, server, tt.config)
 			if k.EgressSynced() || len(server.podsAsked()) > 0 {
 				t.Fatal("pods are read and no Service asks for egress")
@@ -168,8 +185,8 @@ func TestSpeakerWaitsForPods(t *testing.T) {
 	}
 }
 
-// TestSameEgressPod: only pods matter that can send, in namespaces with a Service that asks for it. Most changes of a pod
-// leave the same object.
+// TestSameEgressPod: only pods matter that can send, in namespaces with a Service that asks for it. Most changes of a
+// pod leave the same object.
 func TestSameEgressPod(t *testing.T) {
 	k := New(Clients{}, Config{Speaker: true, Node: "n1", Kick: func() {}})
 	pod := func(change ...func(*corev1.Pod)) *corev1.Pod {
@@ -213,13 +230,14 @@ func TestSameEgressPod(t *testing.T) {
 	if !sameExceptVersion(trimmed(pod()), trimmed(ready)) {
 		t.Error("readiness matters")
 	}
-	if labelled := pod(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }); sameExceptVersion(trimmed(pod()), trimmed(labelled)) {
+	labelled := pod(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
+	if sameExceptVersion(trimmed(pod()), trimmed(labelled)) {
 		t.Error("labels do not matter")
 	}
 }
 
-// TestUpdateAllocation: an EgressAllocation is created for its first slice, written only as it was read, and deleted with
-// its last slice.
+// TestUpdateAllocation: an EgressAllocation is created for its first slice, written only as it was read, and deleted
+// with its last slice.
 func TestUpdateAllocation(t *testing.T) {
 	status := func(firsts ...int32) (s v1beta1.EgressAllocationStatus) {
 		for _, first := range firsts {
@@ -228,7 +246,9 @@ func TestUpdateAllocation(t *testing.T) {
 		return s
 	}
 	have := func(firsts ...int32) *v1beta1.EgressAllocation {
-		return &v1beta1.EgressAllocation{ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.7", UID: "1", ResourceVersion: "7"}, Status: status(firsts...)}
+		return &v1beta1.EgressAllocation{
+			ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.7", UID: "1", ResourceVersion: "7"}, Status: status(firsts...),
+		}
 	}
 	const created = `{"kind":"EgressAllocation","apiVersion":"holdfast.dev/v1beta1","metadata":{"name":"192.0.2.7"},` +
 		`"status":{"slices":[{"first":61440,"node":"n","namespace":"ns"}]}}`
@@ -242,7 +262,11 @@ func TestUpdateAllocation(t *testing.T) {
 		{"nothing", nil, status(), nil},
 		{"the first", nil, status(61440), []string{created}},
 		{"the same", have(61440), status(61440), nil},
-		{"another", have(57344), status(61440), []string{`{"metadata":{"resourceVersion":"7"},"status":{"slices":[{"first":61440,"namespace":"ns","node":"n"}]}}`}},
+		{
+			"another",
+			have(57344), status(61440),
+			[]string{`{"metadata":{"resourceVersion":"7"},"status":{"slices":[{"first":61440,"namespace":"ns","node":"n"}]}}`},
+		},
 		{"no more", have(61440), status(), []string{deleted}},
 		{"empty", have(), status(), []string{deleted}},
 	} {

@@ -102,7 +102,8 @@ func (p *process) lead(ctx context.Context) error {
 		writing, pausing := p.world.between()
 		sleep(context.WithoutCancel(ctx), writing)
 		p.standStill()
-		_, err := p.cluster.clients.kube.services("default").Patch(ctx, "web", types.MergePatchType, []byte("{}"), metav1.PatchOptions{})
+		_, err := p.cluster.clients.kube.services("default").Patch(ctx, "web", types.MergePatchType, []byte("{}"),
+			metav1.PatchOptions{})
 		if err != nil {
 			p.world.set(func() { p.world.refused++ })
 		}
@@ -245,8 +246,11 @@ func (w *world) land(by string, r *http.Request, body []byte) *http.Response {
 }
 
 func failure(code int, reason metav1.StatusReason) *http.Response {
-	return answer(code, &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason,
-		Code: int32(code)})
+	return answer(code,
+		&metav1.Status{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason,
+			Code: int32(code),
+		})
 }
 
 func answer(code int, o any) *http.Response {
@@ -254,7 +258,10 @@ func answer(code int, o any) *http.Response {
 	if err != nil {
 		panic(err)
 	}
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}
+	return &http.Response{
+		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(bytes.NewReader(body)),
+	}
 }
 
 // lastWrite returns when a process wrote last, and firstWrite when first after a time.

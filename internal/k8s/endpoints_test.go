@@ -87,7 +87,10 @@ func TestPodWrites(t *testing.T) {
 		{"not ready", withdraw, conditions(no, "ContainersNotReady", no), nil, nil},
 		{"one without conditions", withdraw, nil, nil, nil},
 		{"another one of the name", withdraw, conditions(yes, "", yes), func(p *corev1.Pod) { p.UID = "later" }, nil},
-		{"another one of the name, to be restored", restore, conditions(no, PodWithdrawn, yes), func(p *corev1.Pod) { p.UID = "later" }, nil},
+		{
+			"another one of the name, to be restored",
+			restore, conditions(no, PodWithdrawn, yes), func(p *corev1.Pod) { p.UID = "later" }, nil,
+		},
 		{"one of another node", withdraw, conditions(yes, "", yes), func(p *corev1.Pod) { p.Spec.NodeName = "w2" }, nil},
 		{"being deleted", withdraw, conditions(yes, "", yes), func(p *corev1.Pod) { p.DeletionTimestamp = &deleted }, nil},
 		{"ours is taken back", restore, conditions(no, PodWithdrawn, yes), nil, conditions(yes, "", yes)},
@@ -115,7 +118,9 @@ func TestPodWrites(t *testing.T) {
 			if want == nil {
 				want = tt.have
 			}
-			if diff := cmp.Diff(want, got.Status.Conditions, cmpopts.IgnoreFields(corev1.PodCondition{}, "LastTransitionTime", "Message")); diff != "" {
+			diff := cmp.Diff(want, got.Status.Conditions,
+				cmpopts.IgnoreFields(corev1.PodCondition{}, "LastTransitionTime", "Message"))
+			if diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
@@ -129,7 +134,9 @@ func TestPodWriteOvertaken(t *testing.T) {
 		"by the kubelet":     func(p *corev1.Pod) { p.Status.Conditions = conditions(no, "ContainersNotReady", no) },
 		"by another's birth": func(p *corev1.Pod) { p.UID = "later" },
 	} {
-		for what, do := range map[string]func(*Cluster, context.Context) (bool, error){"withdraw": withdraw, "restore": restore} {
+		for what, do := range map[string]func(*Cluster, context.Context) (bool, error){
+			"withdraw": withdraw, "restore": restore,
+		} {
 			t.Run(what+" "+name, func(t *testing.T) {
 				have := conditions(yes, "", yes)
 				if what == "restore" {

@@ -90,7 +90,8 @@ func TestLeaderAPIServerAway(t *testing.T) {
 	})
 }
 
-// TestLeaderSlowServer: a replica leads on an API server that takes 0.8 s for everything, and the next one after a death.
+// TestLeaderSlowServer: a replica leads on an API server that takes 0.8 s for everything, and the next one after a
+// death.
 func TestLeaderSlowServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -119,7 +120,8 @@ func TestLeaderLapsed(t *testing.T) {
 		w.set(func() { w.deaf = true })
 		lapsed := time.Now()
 		sleep(t.Context(), 5*time.Second)
-		if late := w.lastWrite("a").Sub(lapsed); late > writeTime || late < writeTime-renewInterval-writeMargin-50*time.Millisecond {
+		late := w.lastWrite("a").Sub(lapsed)
+		if late > writeTime || late < writeTime-renewInterval-writeMargin-50*time.Millisecond {
 			t.Errorf("the last write is %v after the last renewal", late)
 		}
 		w.end(a)
@@ -146,7 +148,9 @@ func TestMayTake(t *testing.T) {
 		o := leaseObservation{tt.record, start}
 		for _, set := range []time.Duration{0, time.Hour, -time.Hour} {
 			at := nstest.SetClock(start.Add(tt.after), set)
-			if !o.mayAcquire(at, "self", tt.missed) || tt.after > 0 && o.mayAcquire(at.Add(-time.Millisecond), "self", tt.missed) {
+			differs := !o.mayAcquire(at, "self", tt.missed) ||
+				tt.after > 0 && o.mayAcquire(at.Add(-time.Millisecond), "self", tt.missed)
+			if differs {
 				t.Errorf("%+v, missed %t, clock set by %v: not after exactly %v", tt.record, tt.missed, set, tt.after)
 			}
 		}
@@ -269,10 +273,12 @@ type answering func(*http.Request) *http.Response
 
 func (a answering) RoundTrip(r *http.Request) (*http.Response, error) { return a(r), nil }
 
-// TestFenceHidesRetryAfter: the client sends nothing again by itself after an answer that proves nothing. The refusal of
-// the second write would hide that the first has landed.
+// TestFenceHidesRetryAfter: the client sends nothing again by itself after an answer that proves nothing. The refusal
+// of the second write would hide that the first has landed.
 func TestFenceHidesRetryAfter(t *testing.T) {
-	for code, want := range map[int]string{http.StatusTooManyRequests: "1", http.StatusServiceUnavailable: "", http.StatusGatewayTimeout: ""} {
+	for code, want := range map[int]string{
+		http.StatusTooManyRequests: "1", http.StatusServiceUnavailable: "", http.StatusGatewayTimeout: "",
+	} {
 		term := &leaderTerm{}
 		term.renewed.Store(new(time.Now()))
 		r, err := http.NewRequestWithContext(term.context(t.Context()), http.MethodPatch, "http://api/x", http.NoBody)
@@ -326,7 +332,8 @@ func TestFence(t *testing.T) {
 			}
 			deadline, _ := sent.Context().Deadline()
 			query := sent.URL.Query()
-			if want := writeTime - tt.age; deadline.Sub(started) != want || query.Get("timeout") != want.String() || query.Get("a") != "b" {
+			want := writeTime - tt.age
+			if deadline.Sub(started) != want || query.Get("timeout") != want.String() || query.Get("a") != "b" {
 				t.Errorf("%s: ends after %v, query %v, want %v", name, deadline.Sub(started), query, want)
 			}
 		})

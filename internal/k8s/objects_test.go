@@ -28,8 +28,11 @@ func TestStatusPatchRemovesWhatIsGone(t *testing.T) {
 	}{
 		{"the holder goes", v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.1"}, Phase: v1beta1.FloatingIPAvailable},
 			`{"status":{"addresses":["192.0.2.1"],"boundTo":null,"phase":"Available"}}`},
-		{"a field within goes", v1beta1.FloatingIPStatus{Phase: v1beta1.FloatingIPBound, BoundTo: &v1beta1.Holder{Name: "web"}},
-			`{"status":{"addresses":null,"boundTo":{"name":"web","uid":null},"phase":"Bound"}}`},
+		{
+			"a field within goes",
+			v1beta1.FloatingIPStatus{Phase: v1beta1.FloatingIPBound, BoundTo: &v1beta1.Holder{Name: "web"}},
+			`{"status":{"addresses":null,"boundTo":{"name":"web","uid":null},"phase":"Bound"}}`,
+		},
 	} {
 		if diff := cmp.Diff(tt.json, string(asJSON(statusPatch(have, tt.want)))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
@@ -58,7 +61,8 @@ func writingTo(t *testing.T, kind string) (*Cluster, *[]string) {
 	clients := serving(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		*sent = append(*sent, string(body))
-		_, _ = io.WriteString(w, `{"apiVersion":"holdfast.dev/v1beta1","kind":"`+kind+`","metadata":{"name":"p","resourceVersion":"8"}}`)
+		_, _ = io.WriteString(w,
+			`{"apiVersion":"holdfast.dev/v1beta1","kind":"`+kind+`","metadata":{"name":"p","resourceVersion":"8"}}`)
 	})
 	return New(clients, Config{Kick: func() {}, KickStates: func() {}}), sent
 }
@@ -81,7 +85,11 @@ func TestUpdatePoolConditions(t *testing.T) {
 		remove     []string
 		types      []string
 	}{
-		{"it goes", status("Valid", "Others", "AddressesFree"), status("Valid"), []string{"AddressesFree"}, []string{"Valid", "Others"}},
+		{
+			"it goes",
+			status("Valid", "Others", "AddressesFree"), status("Valid"), []string{"AddressesFree"},
+			[]string{"Valid", "Others"},
+		},
 		{"it is not there", status("Valid", "Others"), status("Valid"), []string{"AddressesFree"}, nil},
 		{"it comes", status("Valid"), status("Valid", "AddressesFree"), nil, []string{"Valid", "AddressesFree"}},
 		{"it stands", status("Valid", "AddressesFree"), status("Valid", "AddressesFree"), nil, nil},
@@ -111,7 +119,8 @@ func TestUpdatePoolConditions(t *testing.T) {
 // follows the finalizer's does not fail because of it.
 func TestPoolVersions(t *testing.T) {
 	k, sent := writingTo(t, "IPAddressPool")
-	p, err := k.SetPoolFinalizer(t.Context(), &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p", ResourceVersion: "7"}}, true)
+	p, err := k.SetPoolFinalizer(t.Context(),
+		&v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p", ResourceVersion: "7"}}, true)
 	must(t, err)
 	if wrote, err := k.UpdatePool(t.Context(), p, v1beta1.IPAddressPoolStatus{AssignedIPv4: 1}); err != nil || !wrote {
 		t.Fatal(wrote, err)
@@ -165,18 +174,33 @@ func TestIngress(t *testing.T) {
 			ingress{{IP: "192.0.2.1", Hostname: "a.example.org"}}, true, "a.example.org", ""},
 		{"it goes with the wish", ingress{{IP: "192.0.2.1", Hostname: "a.example.org"}}, addresses("192.0.2.1"),
 			ingress{{IP: "192.0.2.1"}}, true, "", "a.example.org"},
-		{"the hostname of another beside our address stays", ingress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, addresses("192.0.2.1"),
-			ingress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, false, "", ""},
+		{
+			"the hostname of another beside our address stays",
+			ingress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, addresses("192.0.2.1"),
+			ingress{{IP: "192.0.2.1", Hostname: "b.example.org"}}, false, "", "",
+		},
 		{"first address", nil, addresses("192.0.2.1"), ingress{{IP: "192.0.2.1"}}, true, "", ""},
-		{"what others wrote beside it stays", ingress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}}, addresses("192.0.2.1", "2001:db8::1"),
-			ingress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}, {IP: "2001:db8::1"}}, true, "", ""},
-		{"nothing to do", ingress{{IP: "192.0.2.1", IPMode: &vip}}, addresses("192.0.2.1"), ingress{{IP: "192.0.2.1", IPMode: &vip}}, false, "", ""},
-		{"another spelling of the address", ingress{{IP: "2001:DB8:0::1"}}, addresses("2001:db8::1"), ingress{{IP: "2001:DB8:0::1"}}, false, "", ""},
+		{
+			"what others wrote beside it stays",
+			ingress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}}, addresses("192.0.2.1", "2001:db8::1"),
+			ingress{{IP: "192.0.2.1", IPMode: &vip, Ports: port}, {IP: "2001:db8::1"}}, true, "", "",
+		},
+		{
+			"nothing to do",
+			ingress{{IP: "192.0.2.1", IPMode: &vip}}, addresses("192.0.2.1"), ingress{{IP: "192.0.2.1", IPMode: &vip}},
+			false, "", "",
+		},
+		{
+			"another spelling of the address",
+			ingress{{IP: "2001:DB8:0::1"}}, addresses("2001:db8::1"), ingress{{IP: "2001:DB8:0::1"}}, false, "", "",
+		},
 		{"a hostname of others stays", ingress{{Hostname: "lb.example.org"}, {IP: "192.0.2.1"}}, addresses("192.0.2.2"),
 			ingress{{IP: "192.0.2.2"}, {Hostname: "lb.example.org"}}, true, "", ""},
 		{"released", ingress{{IP: "192.0.2.1"}}, nil, ingress{}, true, "", ""},
 	} {
-		u := ServiceUpdate{Service: &corev1.Service{}, Addresses: tt.addresses, Hostname: tt.hostname, FormerHostname: tt.former}
+		u := ServiceUpdate{
+			Service: &corev1.Service{}, Addresses: tt.addresses, Hostname: tt.hostname, FormerHostname: tt.former,
+		}
 		u.Service.Status.LoadBalancer.Ingress = tt.have
 		got, changed := u.ingress()
 		if diff := cmp.Diff(tt.want, got); diff != "" || changed != tt.changed {
@@ -190,8 +214,10 @@ func TestServicePatch(t *testing.T) {
 	later := metav1.NewTime(then.Add(time.Hour))
 	service := func() *corev1.Service {
 		return &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", ResourceVersion: "7", Finalizers: []string{"f/old", "f/kept"},
-				Annotations: map[string]string{"ours": "old", "theirs": "x"}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "web", ResourceVersion: "7", Finalizers: []string{"f/old", "f/kept"},
+				Annotations: map[string]string{"ours": "old", "theirs": "x"},
+			},
 			Status: corev1.ServiceStatus{
 				LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}},
 				Conditions:   []metav1.Condition{{Type: "A", Status: "True", Reason: "R", Message: "m", LastTransitionTime: then}},
@@ -210,15 +236,24 @@ func TestServicePatch(t *testing.T) {
 		}, `null`},
 		{"addresses are left alone unless asked", ServiceUpdate{Annotations: map[string]string{"ours": ""}},
 			`{"metadata":{"annotations":{"ours":null},"resourceVersion":"7"}}`},
-		{"another sentence keeps the time", ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "True", Reason: "R", Message: "n"}}},
+		{
+			"another sentence keeps the time",
+			ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "True", Reason: "R", Message: "n"}}},
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z","reason":"R",` +
-				`"message":"n"}]}}`},
-		{"another status is a transition", ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "False", Reason: "N", Message: "n"}}},
+				`"message":"n"}]}}`,
+		},
+		{
+			"another status is a transition",
+			ServiceUpdate{Conditions: []metav1.Condition{{Type: "A", Status: "False", Reason: "N", Message: "n"}}},
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"type":"A","status":"False","lastTransitionTime":"2026-01-01T01:00:00Z","reason":"N",` +
-				`"message":"n"}]}}`},
-		{"finalizers: one to add, one to remove, one to keep", ServiceUpdate{Finalizers: map[string]bool{"f/new": true, "f/old": false, "f/kept": true,
-			"f/gone": false}},
-			`{"metadata":{"$deleteFromPrimitiveList/finalizers":["f/old"],"finalizers":["f/new"],"resourceVersion":"7"}}`},
+				`"message":"n"}]}}`,
+		},
+		{
+			"finalizers: one to add, one to remove, one to keep",
+			ServiceUpdate{Finalizers: map[string]bool{"f/new": true, "f/old": false, "f/kept": true,
+				"f/gone": false}},
+			`{"metadata":{"$deleteFromPrimitiveList/finalizers":["f/old"],"finalizers":["f/new"],"resourceVersion":"7"}}`,
+		},
 		{"removal", ServiceUpdate{SetAddresses: true, RemoveConditions: []string{"A"}},
 			`{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"$patch":"delete","type":"A"}],"loadBalancer":{"ingress":[]}}}`},
 	} {
@@ -232,7 +267,9 @@ func TestServicePatch(t *testing.T) {
 }
 
 func TestCheckVersion(t *testing.T) {
-	for version, ok := range map[string]bool{"v1.31.0": true, "v1.36.3+k3s1": true, "v1.30.9": false, "v1.31.0-rc.1": true, "?": false} {
+	for version, ok := range map[string]bool{
+		"v1.31.0": true, "v1.36.3+k3s1": true, "v1.30.9": false, "v1.31.0-rc.1": true, "?": false,
+	} {
 		if err := checkVersion(version); (err == nil) != ok {
 			t.Errorf("%s: %v", version, err)
 		}
@@ -261,7 +298,10 @@ func TestIPMode(t *testing.T) {
 	} {
 		s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: tt.conditions}}
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: tt.have}}
-		u := ServiceUpdate{Service: s, SetAddresses: true, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Proxied: tt.proxied, ProxyMode: tt.mode}
+		u := ServiceUpdate{
+			Service: s, SetAddresses: true, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			Proxied: tt.proxied, ProxyMode: tt.mode,
+		}
 		got, changed := u.ingress()
 		if changed != tt.changed || proxyMode(got[0]) != (tt.want == proxy) {
 			t.Errorf("%s: %v, changed %v", name, got[0].IPMode, changed)
@@ -279,8 +319,14 @@ func TestIPMode(t *testing.T) {
 // TestPartsKeepIPMode: an update that is written part by part, since the API server refuses one of them, takes no
 // address from the proxies.
 func TestPartsKeepIPMode(t *testing.T) {
-	s := &corev1.Service{Status: corev1.ServiceStatus{Conditions: []metav1.Condition{{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue}}}}
-	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: new(corev1.LoadBalancerIPModeProxy)}}
+	s := &corev1.Service{
+		Status: corev1.ServiceStatus{Conditions: []metav1.Condition{{
+			Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue,
+		}}},
+	}
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{
+		IP: "192.0.2.1", IPMode: new(corev1.LoadBalancerIPModeProxy),
+	}}
 	u := ServiceUpdate{SetAddresses: true, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Proxied: true}
 	written := 0
 	for _, p := range u.parts() {

@@ -23,9 +23,9 @@ type (
 	heldSlice   = config.Held[discoveryv1.EndpointSlice]
 )
 
-// packed is an object in the API's encoding, compressed. It has a tenth of the size of a decoded object, and no pointers
-// for the garbage collector. Every speaker, controller and proxy has all Services and endpoints. They read a Service
-// only when it changed or is written, and a controller reads endpoints when a node is dead.
+// packed is an object in the API's encoding, compressed. It has a tenth of the size of a decoded object, and no
+// pointers for the garbage collector. Every speaker, controller and proxy has all Services and endpoints. They read a
+// Service only when it changed or is written, and a controller reads endpoints when a node is dead.
 type packed[T any, P wire[T]] struct {
 	// ObjectMeta is nil. It completes the interface, and only the methods below are called.
 	*metav1.ObjectMeta

@@ -33,8 +33,8 @@ func (d *diary) write(how string, e *corev1.Event) (*corev1.Event, error) {
 		d.refuse = nil
 		return nil, err
 	}
-	d.written = append(d.written, fmt.Sprintf("%s %s/%s %s %s: %s x%d", how, e.InvolvedObject.Namespace, e.InvolvedObject.Name, e.Type, e.Reason, e.Message,
-		e.Count))
+	d.written = append(d.written, fmt.Sprintf("%s %s/%s %s %s: %s x%d", how, e.InvolvedObject.Namespace,
+		e.InvolvedObject.Name, e.Type, e.Reason, e.Message, e.Count))
 	return e, nil
 }
 
@@ -110,7 +110,8 @@ func TestEvents(t *testing.T) {
 		expect("but for one a second", "create ns/many1 Normal Assigned: has it x1")
 		burst.Store(false)
 		time.Sleep(burstInterval)
-		expect("and after it all come", "create ns/many2 Normal Assigned: has it x1", "create ns/many3 Normal Assigned: has it x1")
+		expect("and after it all come", "create ns/many2 Normal Assigned: has it x1",
+			"create ns/many3 Normal Assigned: has it x1")
 		stop()
 		running.Wait()
 	})

@@ -19,27 +19,33 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// secretServer is an API server with these Secrets and nothing else, for a speaker; with nil it refuses to show Secrets. A speaker
-// asks for no other kind: its account, which every node has, gives no right to.
+// secretServer is an API server with these Secrets and nothing else, for a speaker; with nil it refuses to show
+// Secrets. A speaker asks for no other kind: its account, which every node has, gives no right to.
 func secretServer(t *testing.T, secrets []corev1.Secret, change ...func(*Config)) *Cluster {
 	t.Helper()
 	kinds := map[string]string{
 		"nodes": "Node", "daemonsets": "DaemonSet", "services": "Service", "pods": "Pod", "endpointslices": "EndpointSlice",
-		"ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer",
+		"ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement",
+		"bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer",
 		"bfdprofiles": "BFDProfile", "communities": "Community", "namespaces": "Namespace",
 	}
 	clients := serving(t, func(w http.ResponseWriter, r *http.Request) {
 		refuse := func(code int32, reason metav1.StatusReason) {
 			w.WriteHeader(int(code))
-			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason,
-				Code: code})
+			_ = json.NewEncoder(w).Encode(metav1.Status{
+				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+				Reason: reason, Code: code,
+			})
 		}
 		resource := path.Base(r.URL.Path)
 		if kinds[resource] == "" && resource != "secrets" {
 			t.Errorf("a speaker asks for %s", resource)
 		}
-		list := map[string]any{"kind": kinds[resource] + "List", "apiVersion": strings.TrimPrefix(strings.TrimPrefix(path.Dir(r.URL.Path), "/apis/"), "/api/"),
-			"metadata": map[string]any{"resourceVersion": "1"}, "items": []any{}}
+		list := map[string]any{
+			"kind":       kinds[resource] + "List",
+			"apiVersion": strings.TrimPrefix(strings.TrimPrefix(path.Dir(r.URL.Path), "/apis/"), "/api/"),
+			"metadata":   map[string]any{"resourceVersion": "1"}, "items": []any{},
+		}
 		switch {
 		case resource == "secrets" && secrets == nil:
 			refuse(http.StatusForbidden, metav1.StatusReasonForbidden)
@@ -54,17 +60,22 @@ func secretServer(t *testing.T, secrets []corev1.Secret, change ...func(*Config)
 		case resource == "secrets":
 			var items []corev1.Secret
 			for _, s := range secrets {
-				if r.FormValue("fieldSelector") == "type="+string(s.Type) && strings.HasSuffix(r.URL.Path, "/namespaces/"+s.Namespace+"/secrets") {
+				ofSecret := r.FormValue("fieldSelector") == "type="+string(s.Type) &&
+					strings.HasSuffix(r.URL.Path, "/namespaces/"+s.Namespace+"/secrets")
+				if ofSecret {
 					items = append(items, s)
 				}
 			}
 			list["kind"], list["apiVersion"], list["items"] = "SecretList", "v1", items
 		case strings.Contains(r.URL.Path, "/namespaces/"):
-			list["apiVersion"] = strings.Split(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/apis/"), "/api/"), "/namespaces/")[0]
+			list["apiVersion"] = strings.Split(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/apis/"), "/api/"),
+				"/namespaces/")[0]
 		}
 		_ = json.NewEncoder(w).Encode(list)
 	})
-	c := Config{Log: slog.New(slog.DiscardHandler), Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {}}
+	c := Config{
+		Log: slog.New(slog.DiscardHandler), Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() {},
+	}
 	for _, f := range change {
 		f(&c)
 	}
@@ -77,8 +88,11 @@ func secretServer(t *testing.T, secrets []corev1.Secret, change ...func(*Config)
 func TestSecrets(t *testing.T) {
 	secret := func(namespace, name string, kind corev1.SecretType) corev1.Secret {
 		return corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "Geheim-7"}},
-			Type:       kind, Data: map[string][]byte{"username": []byte("x"), "password": []byte("Geheim-7")},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: name,
+				Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "Geheim-7"},
+			},
+			Type: kind, Data: map[string][]byte{"username": []byte("x"), "password": []byte("Geheim-7")},
 		}
 	}
 	k := secretServer(t, []corev1.Secret{
@@ -87,8 +101,10 @@ func TestSecrets(t *testing.T) {
 	})
 	must(t, k.WaitForSync(t.Context()))
 	o := k.Objects()
-	want := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: "ours"}, Type: corev1.SecretTypeBasicAuth,
-		Data: map[string][]byte{"password": []byte("Geheim-7")}}
+	want := corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: "ours"}, Type: corev1.SecretTypeBasicAuth,
+		Data: map[string][]byte{"password": []byte("Geheim-7")},
+	}
 	if len(o.Secrets) != 1 || o.SecretNamespace != "holdfast" {
 		t.Fatalf("%d Secrets of %q", len(o.Secrets), o.SecretNamespace)
 	}
@@ -132,14 +148,18 @@ func TestFollowSecret(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "tls", Namespace: "shop", ResourceVersion: version}}
 	}
 	list := func(items ...corev1.Secret) answer {
-		return answer{200, corev1.SecretList{TypeMeta: metav1.TypeMeta{Kind: "SecretList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"},
-			Items: items}}
+		return answer{200, corev1.SecretList{
+			TypeMeta: metav1.TypeMeta{Kind: "SecretList", APIVersion: "v1"},
+			ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: items,
+		}}
 	}
 	event := func(kind, version string) map[string]any {
 		return map[string]any{"type": kind, "object": secret(version)}
 	}
-	forbidden := answer{403, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-		Reason: metav1.StatusReasonForbidden, Code: 403}}
+	forbidden := answer{
+		403, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+			Reason: metav1.StatusReasonForbidden, Code: 403},
+	}
 	answers := make(chan answer, 10)
 	events := make(chan map[string]any, 10)
 	var from atomic.Value // the version that the last watch began at
@@ -209,7 +229,9 @@ func TestFollowSecret(t *testing.T) {
 	next("forbidden")
 	answers <- list()
 	next("missing")
-	for _, e := range []struct{ kind, version, want string }{{"ADDED", "2", "2"}, {"MODIFIED", "3", "3"}, {"DELETED", "4", "missing"}, {"ADDED", "5", "5"}} {
+	for _, e := range []struct{ kind, version, want string }{
+		{"ADDED", "2", "2"}, {"MODIFIED", "3", "3"}, {"DELETED", "4", "missing"}, {"ADDED", "5", "5"},
+	} {
 		events <- event(e.kind, e.version)
 		next(e.want)
 	}

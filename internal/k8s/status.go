@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// StandardFinalizer is the finalizer that Kubernetes documents for type LoadBalancer. It is set together with Holdfast's
-// own, because another controller may remove the standard one.
+// StandardFinalizer is the finalizer that Kubernetes documents for type LoadBalancer. It is set together with
+// Holdfast's own, because another controller may remove the standard one.
 const StandardFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 // ServiceUpdate is the desired state of a Service; fields that it does not name stay as they are.
@@ -217,8 +217,8 @@ func Changed(have, want []metav1.Condition, generation int64, at metav1.Time) []
 	return out
 }
 
-// ingress returns the desired ingress list, and reports whether it differs from the actual one. Fields of an address that
-// others wrote (ipMode, ports, a hostname) stay, and so do entries with only a hostname.
+// ingress returns the desired ingress list, and reports whether it differs from the actual one. Fields of an address
+// that others wrote (ipMode, ports, a hostname) stay, and so do entries with only a hostname.
 func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 	have := u.Service.Status.LoadBalancer.Ingress
 	leaves := !u.Proxied && meta.IsStatusConditionTrue(u.Service.Status.Conditions, v1beta1.ConditionProxied)

@@ -53,7 +53,8 @@ func received[T encoded](tb testing.TB, from, into T) T {
 	return out.(T)
 }
 
-// A version of an object that says nothing new is the version before, as nothing is to be read again. What is written by its version is not.
+// A version of an object that says nothing new is the version before, as nothing is to be read again. What is written
+// by its version is not.
 func TestKeeping(t *testing.T) {
 	k := &Cluster{}
 	for name, tt := range map[string]struct {
@@ -71,16 +72,25 @@ func TestKeeping(t *testing.T) {
 		"annotation that makes a speaker ready": {trim, wholeNode(), func(o metav1.Object) {
 			o.SetAnnotations(map[string]string{v1beta1.AnnotationReadyWithoutSessions: "true"})
 		}, false},
-		"another node of its name":       {trim, wholeNode(), func(o metav1.Object) { o.SetUID("2") }, false},
-		"annotation of an EndpointSlice": {k.packSlice, wholeSlice(1), func(o metav1.Object) { o.SetAnnotations(map[string]string{"a": "b"}) }, true},
+		"another node of its name": {trim, wholeNode(), func(o metav1.Object) { o.SetUID("2") }, false},
+		"annotation of an EndpointSlice": {
+			k.packSlice, wholeSlice(1), func(o metav1.Object) { o.SetAnnotations(map[string]string{"a": "b"}) }, true,
+		},
 		"endpoint": {k.packSlice, wholeSlice(1), func(o metav1.Object) {
 			o.(*discoveryv1.EndpointSlice).Endpoints[0].NodeName = new("n")
 		}, false},
-		"another EndpointSlice of its name":  {k.packSlice, wholeSlice(1), func(o metav1.Object) { o.SetUID("2") }, false},
-		"Service that is listed again":       {pack[corev1.Service], wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1") }, true},
-		"another Service of its name":        {pack[corev1.Service], wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1"); o.SetUID("2") }, false},
-		"version of a Service":               {pack[corev1.Service], wholeService(1), func(metav1.Object) {}, false},
-		"a pool, which is written as it was": {trim, &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, func(metav1.Object) {}, false},
+		"another EndpointSlice of its name": {k.packSlice, wholeSlice(1), func(o metav1.Object) { o.SetUID("2") }, false},
+		"Service that is listed again": {
+			pack[corev1.Service], wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1") }, true,
+		},
+		"another Service of its name": {
+			pack[corev1.Service], wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1"); o.SetUID("2") },
+			false,
+		},
+		"version of a Service": {pack[corev1.Service], wholeService(1), func(metav1.Object) {}, false},
+		"a pool, which is written as it was": {
+			trim, &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, func(metav1.Object) {}, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := cache.NewStore(cache.MetaNamespaceKeyFunc)
@@ -125,10 +135,13 @@ func TestShare(t *testing.T) {
 		return out.(*packedService)
 	}
 	first, second, other := version("1", "a"), version("2", "a"), version("3", "b")
-	if unsafe.StringData(first.name) != unsafe.StringData(second.name) || unsafe.StringData(first.name) == unsafe.StringData(other.name) {
+	wronglyShared := unsafe.StringData(first.name) != unsafe.StringData(second.name) ||
+		unsafe.StringData(first.name) == unsafe.StringData(other.name)
+	if wronglyShared {
 		t.Error("the name is kept twice, or is the name of another Service")
 	}
-	if s, o := second.Read(), other.Read(); s.ResourceVersion != "2" || s.UID != "a" || o.ResourceVersion != "3" || o.UID != "b" {
+	s, o := second.Read(), other.Read()
+	if s.ResourceVersion != "2" || s.UID != "a" || o.ResourceVersion != "3" || o.UID != "b" {
 		t.Errorf("versions %s of %s and %s of %s", s.ResourceVersion, s.UID, o.ResourceVersion, o.UID)
 	}
 }
@@ -140,14 +153,22 @@ var managed = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: "Apply
 // wholeNode is a Node as a kubelet writes it, which goes down.
 func wholeNode() *corev1.Node {
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelTopologyZone: "a"}, ManagedFields: managed},
-		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.1.0.0/24"}, ProviderID: "kind://w1", Taints: []corev1.Taint{{Key: corev1.TaintNodeUnschedulable}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "w1", Labels: map[string]string{corev1.LabelTopologyZone: "a"}, ManagedFields: managed,
+		},
+		Spec: corev1.NodeSpec{
+			PodCIDRs: []string{"10.1.0.0/24"}, ProviderID: "kind://w1",
+			Taints: []corev1.Taint{{Key: corev1.TaintNodeUnschedulable}},
+		},
 		Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}},
 			Conditions: []corev1.NodeCondition{
 				{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse},
 				{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue},
-				{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "node is shutting down"},
+				{
+					Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady",
+					Message: "node is shutting down",
+				},
 			},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: 10250}},
 			Capacity:        corev1.ResourceList{corev1.ResourceCPU: quantity.MustParse("64")},
@@ -160,30 +181,43 @@ func wholeNode() *corev1.Node {
 // wholeService is a Service as the API server has it when it has an address.
 func wholeService(i int) *corev1.Service {
 	condition := func(kind, reason, message string) metav1.Condition {
-		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(time.Unix(1e9, 0))}
+		return metav1.Condition{
+			Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message,
+			LastTransitionTime: metav1.NewTime(time.Unix(1e9, 0)),
+		}
 	}
 	name, address := fmt.Sprintf("web-%d", i), fmt.Sprintf("192.0.%d.%d", i/256, i%256)
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: "shop", UID: types.UID(fmt.Sprintf("6f1b1a52-0000-4000-8000-%012d", i)), ResourceVersion: fmt.Sprint(1_000_000 + i),
+			Name: name, Namespace: "shop", UID: types.UID(fmt.Sprintf("6f1b1a52-0000-4000-8000-%012d", i)),
+			ResourceVersion:   fmt.Sprint(1_000_000 + i),
 			CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0)), ManagedFields: managed,
 			Labels: map[string]string{"app.kubernetes.io/name": "web", "app.kubernetes.io/instance": name},
 			Annotations: map[string]string{
 				v1beta1.AnnotationAssigned:         address + "=pool",
 				corev1.LastAppliedConfigAnnotation: string(make([]byte, 600)),
 			},
-			Finalizers:      []string{v1beta1.FinalizerAddress, StandardFinalizer},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "shop.example/v1", Kind: "Shop", Name: name, UID: "6f1b1a52-0000-4000-8000-000000000000"}},
+			Finalizers: []string{v1beta1.FinalizerAddress, StandardFinalizer},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "shop.example/v1", Kind: "Shop", Name: name, UID: "6f1b1a52-0000-4000-8000-000000000000",
+			}},
 		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: address, ClusterIPs: []string{address}, Selector: map[string]string{"app": name},
-			Ports:      []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30_000, TargetPort: intstr.FromString("http")}},
+			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: address, ClusterIPs: []string{address},
+			Selector: map[string]string{"app": name},
+			Ports: []corev1.ServicePort{
+				{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30_000, TargetPort: intstr.FromString("http")},
+			},
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
-			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
-			SessionAffinity: corev1.ServiceAffinityNone, AllocateLoadBalancerNodePorts: new(true), LoadBalancerClass: new("holdfast.dev/lb"),
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+			InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
+			SessionAffinity:       corev1.ServiceAffinityNone, AllocateLoadBalancerNodePorts: new(true),
+			LoadBalancerClass: new("holdfast.dev/lb"),
 		},
 		Status: corev1.ServiceStatus{
-			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: address, IPMode: new(corev1.LoadBalancerIPModeVIP)}}},
+			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{
+				IP: address, IPMode: new(corev1.LoadBalancerIPModeVIP),
+			}}},
 			Conditions: []metav1.Condition{
 				condition(v1beta1.ConditionAddressAssigned, "Assigned", "the Service has "+address+" of pool \"pool\""),
 				condition(v1beta1.ConditionAddressRecord, "Recorded", "6f1b1a52 "+address+"=pool=0123456789abcdef"),
@@ -199,23 +233,29 @@ func wholeSlice(i int) *discoveryv1.EndpointSlice {
 	var endpoints []discoveryv1.Endpoint
 	for j := range 2 {
 		endpoints = append(endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", j, i/256, i%256)}, NodeName: new(fmt.Sprintf("node-%d", (i+j)%100)), Zone: new("zone-1"),
+			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", j, i/256, i%256)},
+			NodeName:  new(fmt.Sprintf("node-%d", (i+j)%100)), Zone: new("zone-1"),
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: fmt.Sprintf("web-%d-5d59d67564-abcde", i), UID: types.UID(
-				fmt.Sprintf("6f1b1a52-0000-4000-9000-%012d", i))},
+			TargetRef: &corev1.ObjectReference{
+				Kind: "Pod", Namespace: "shop", Name: fmt.Sprintf("web-%d-5d59d67564-abcde", i), UID: types.UID(
+					fmt.Sprintf("6f1b1a52-0000-4000-9000-%012d", i)),
+			},
 		})
 	}
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name + "-abcde", GenerateName: name + "-", Namespace: "shop", UID: types.UID(fmt.Sprintf("6f1b1a52-0000-4000-a000-%012d", i)),
+			Name: name + "-abcde", GenerateName: name + "-", Namespace: "shop",
+			UID:             types.UID(fmt.Sprintf("6f1b1a52-0000-4000-a000-%012d", i)),
 			ResourceVersion: fmt.Sprint(2_000_000 + i), ManagedFields: managed,
 			Labels: map[string]string{
 				discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io",
 				"app.kubernetes.io/name": "web", "app.kubernetes.io/instance": name,
 			},
 			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-11-26T00:00:00Z"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: name, UID: "6f1b1a52-0000-4000-8000-000000000000",
-				Controller: new(true), BlockOwnerDeletion: new(true)}},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "v1", Kind: "Service", Name: name, UID: "6f1b1a52-0000-4000-8000-000000000000",
+				Controller: new(true), BlockOwnerDeletion: new(true),
+			}},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: endpoints,
 		Ports: []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}},
@@ -234,8 +274,10 @@ func TestTrim(t *testing.T) {
 		s, e := wholeService(i), wholeSlice(i)
 		s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionFilterEnforced})
 		s.Labels["key"], s.Annotations[config.AnnotationSharingKey] = "value", "k"
-		whole.Services, trimmed.Services = append(whole.Services, s), append(trimmed.Services, received(t, s, &corev1.Service{}))
-		whole.EndpointSlices, trimmed.EndpointSlices = append(whole.EndpointSlices, e), append(trimmed.EndpointSlices, received(t, e, &discoveryv1.EndpointSlice{}))
+		whole.Services = append(whole.Services, s)
+		trimmed.Services = append(trimmed.Services, received(t, s, &corev1.Service{}))
+		whole.EndpointSlices = append(whole.EndpointSlices, e)
+		trimmed.EndpointSlices = append(trimmed.EndpointSlices, received(t, e, &discoveryv1.EndpointSlice{}))
 		copied := s.DeepCopy()
 		service, err := pack[corev1.Service](copied)
 		must(t, err)
@@ -252,7 +294,10 @@ func TestTrim(t *testing.T) {
 	for what, o := range map[string]config.Objects{"trimmed": trimmed, "packed": packed} {
 		state, problems := config.Compile(o, options)
 		here := state.Here
-		inside := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(here.Advertised, here.Announced, here.Refused)}
+		inside := cmp.Options{
+			cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+			cmp.AllowUnexported(here.Advertised, here.Announced, here.Refused),
+		}
 		if diff := cmp.Diff(wantState, state, inside); diff != "" {
 			t.Errorf("the %s objects are read otherwise (-whole +%s):\n%s", what, what, diff)
 		}
@@ -262,7 +307,8 @@ func TestTrim(t *testing.T) {
 	}
 	for i, s := range whole.Services {
 		p := packed.HeldServices.Of(config.KeyOf(s))
-		if again, err := pack[corev1.Service](p); again != any(p) || err != nil || !reflect.DeepEqual(p.Read(), trimmed.Services[i]) {
+		again, err := pack[corev1.Service](p)
+		if again != any(p) || err != nil || !reflect.DeepEqual(p.Read(), trimmed.Services[i]) {
 			t.Errorf("%s is packed to %v, %v", p.GetName(), p.Read(), err)
 		}
 		if whole, err := s.Marshal(); err != nil || len(p.(*packedService).body) > len(whole)/4 {
@@ -282,22 +328,29 @@ func TestTrim(t *testing.T) {
 	if want, got := startsOf(whole), startsOf(packed); len(want) == 0 || !reflect.DeepEqual(want, got) {
 		t.Errorf("the head start is %v, not %v", got, want)
 	}
-	if want, got := kernels(nil, whole.Nodes, 1), kernels(nil, trimmed.Nodes, 1); len(want) == 0 || !reflect.DeepEqual(want, got) {
+	want, got := kernels(nil, whole.Nodes, 1), kernels(nil, trimmed.Nodes, 1)
+	if len(want) == 0 || !reflect.DeepEqual(want, got) {
 		t.Errorf("the kernels are asked at %v, not %v", got, want)
 	}
-	if n := trimmed.Nodes[0]; n.Status.Images != nil || n.Status.Capacity != nil || n.Status.NodeInfo != (corev1.NodeSystemInfo{}) || n.Spec.ProviderID != "" {
+	n := trimmed.Nodes[0]
+	described := n.Status.NodeInfo != (corev1.NodeSystemInfo{}) || n.Spec.ProviderID != ""
+	if n.Status.Images != nil || n.Status.Capacity != nil || described {
 		t.Errorf("a Node keeps fields that are not read: %v", n)
 	}
 	a, b := trimmed.Services[0], trimmed.Services[1]
 	if cap(a.Status.Conditions) != len(a.Status.Conditions) {
 		t.Error("room for more conditions is kept")
 	}
-	if unsafe.StringData(a.Namespace) != unsafe.StringData(b.Namespace) || a.Spec.IPFamilyPolicy != b.Spec.IPFamilyPolicy ||
-		trimmed.EndpointSlices[0].Endpoints[1].NodeName != trimmed.EndpointSlices[1].Endpoints[0].NodeName {
+	keptTwice := unsafe.StringData(a.Namespace) != unsafe.StringData(b.Namespace) ||
+		a.Spec.IPFamilyPolicy != b.Spec.IPFamilyPolicy ||
+		trimmed.EndpointSlices[0].Endpoints[1].NodeName != trimmed.EndpointSlices[1].Endpoints[0].NodeName
+	if keptTwice {
 		t.Error("equal texts are kept twice")
 	}
 	for _, o := range []metav1.Object{a, trimmed.EndpointSlices[0]} {
-		if o.GetManagedFields() != nil || o.GetOwnerReferences() != nil || o.GetAnnotations()[corev1.LastAppliedConfigAnnotation] != "" {
+		keeps := o.GetManagedFields() != nil || o.GetOwnerReferences() != nil ||
+			o.GetAnnotations()[corev1.LastAppliedConfigAnnotation] != ""
+		if keeps {
 			t.Errorf("%s keeps fields that are not read: %v", o.GetName(), o)
 		}
 	}
@@ -337,8 +390,8 @@ func TestInternedIsBounded(t *testing.T) {
 	}
 }
 
-// TestMetricsReaders: the API server says whose token it is and what that user may get; one who may is not asked about again for a
-// while, also while the API server is away.
+// TestMetricsReaders: the API server says whose token it is and what that user may get; one who may is not asked about
+// again for a while, also while the API server is away.
 func TestMetricsReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kube := fake.NewClientset()
@@ -356,8 +409,10 @@ func TestMetricsReaders(t *testing.T) {
 		kube.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			r := a.(clienttesting.CreateAction).GetObject().(*authorization.SubjectAccessReview).DeepCopy()
 			s := r.Spec
-			if s.NonResourceAttributes == nil || s.NonResourceAttributes.Path != "/metrics" || s.NonResourceAttributes.Verb != "get" || s.Groups[0] != "g" ||
-				s.UID != "1" {
+			otherQuestion := s.NonResourceAttributes == nil || s.NonResourceAttributes.Path != "/metrics" ||
+				s.NonResourceAttributes.Verb != "get" || s.Groups[0] != "g" ||
+				s.UID != "1"
+			if otherQuestion {
 				t.Errorf("asks for %+v", s)
 			}
 			r.Status.Allowed = s.User == "prometheus"
@@ -439,8 +494,12 @@ func TestUpdateMemory(t *testing.T) {
 		sent []string
 	}{
 		{"nothing", nil, none, nil},
-		{"the first", nil, some, []string{`{"kind":"PoolMemory","apiVersion":"holdfast.dev/v1beta1","metadata":{"name":"p",` + owners +
-			`},"status":{"forgotten":5}}`}},
+		{
+			"the first",
+			nil, some,
+			[]string{`{"kind":"PoolMemory","apiVersion":"holdfast.dev/v1beta1","metadata":{"name":"p",` + owners +
+				`},"status":{"forgotten":5}}`},
+		},
 		{"more", memory("1", none), some, patch(`{"forgotten":5}`)},
 		{"no more", memory("1", some), none, patch(`{"forgotten":null}`)},
 		{"the same", memory("1", some), some, nil},

@@ -35,11 +35,13 @@ func TestMayHaveLanded(t *testing.T) {
 		"too many requests": {apierrors.NewTooManyRequests("", 1), false},
 		"internal":          {apierrors.NewInternalError(errors.New("webhook")), true},
 		"time-out":          {apierrors.NewTimeoutError("", 0), true},
-		"a proxy's":         {apierrors.NewGenericServerResponse(http.StatusBadGateway, "patch", services, "web", "", 0, true), true},
-		"the deadline":      {context.DeadlineExceeded, true},
-		"a reset":           {errors.New("connection reset by peer"), true},
-		"the Lease lapsed":  {errLeaseLapsed, false},
-		"held back":         {&deferredError{}, false},
+		"a proxy's": {
+			apierrors.NewGenericServerResponse(http.StatusBadGateway, "patch", services, "web", "", 0, true), true,
+		},
+		"the deadline":     {context.DeadlineExceeded, true},
+		"a reset":          {errors.New("connection reset by peer"), true},
+		"the Lease lapsed": {errLeaseLapsed, false},
+		"held back":        {&deferredError{}, false},
 	} {
 		err := tt.err
 		if err != nil {
@@ -51,8 +53,8 @@ func TestMayHaveLanded(t *testing.T) {
 	}
 }
 
-// TestSettle: a write without an answer is settled by a later version of its object or by its deletion, and by a read only
-// when it can land no more.
+// TestSettle: a write without an answer is settled by a later version of its object or by its deletion, and by a read
+// only when it can land no more.
 func TestSettle(t *testing.T) {
 	notFound := apierrors.NewNotFound(schema.GroupResource{}, "web")
 	for name, tt := range map[string]struct {
@@ -99,7 +101,8 @@ func TestSettle(t *testing.T) {
 			if fails := tt.open && tt.wait > 0; (err != nil) != fails || tt.wait == 0 && tt.open && again.IsZero() {
 				t.Errorf("%s: again %v, error %v", name, again, err)
 			}
-			if claims := v.view.claims(nil, false); (len(claims) == 1 && claims[0].Addresses[0] == addresses("192.0.2.1")[0]) != tt.open {
+			claims := v.view.claims(nil, false)
+			if (len(claims) == 1 && claims[0].Addresses[0] == addresses("192.0.2.1")[0]) != tt.open {
 				t.Errorf("%s: %v", name, claims)
 			}
 		})
@@ -153,7 +156,8 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// hanging returns clients of an API server that begins each answer and ends none. powerOff has its machine fall silent, by nft's table off.
+// hanging returns clients of an API server that begins each answer and ends none. powerOff has its machine fall silent,
+// by nft's table off.
 func hanging(t *testing.T, arrived func()) (clients Clients, powerOff func() *nstest.NS) {
 	t.Helper()
 	ns := nstest.Self(t)
@@ -168,16 +172,19 @@ func hanging(t *testing.T, arrived func()) (clients Clients, powerOff func() *ns
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.CloseClientConnections)
-	clients, err := ClientsFor(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+	clients, err := ClientsFor(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}},
+		"test")
 	must(t, err)
 	return clients, func() *nstest.NS {
-		ns.Output("nft", "add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+
-			strconv.Itoa(server.Listener.Addr().(*net.TCPAddr).Port)+" drop")
+		ns.Output("nft",
+			"add table inet off; add chain inet off in { type filter hook input priority 0; }; add rule inet off in tcp dport "+
+				strconv.Itoa(server.Listener.Addr().(*net.TCPAddr).Port)+" drop")
 		return ns
 	}
 }
 
-// TestServerLosesPower: a watch that waits, and a request that was sent, end soon after the API server's machine fell silent.
+// TestServerLosesPower: a watch that waits, and a request that was sent, end soon after the API server's machine fell
+// silent.
 func TestServerLosesPower(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		arrived := make(chan struct{}, 2)

@@ -168,8 +168,8 @@ func (c Clients) clearServices(ctx context.Context) error {
 	})
 }
 
-// withoutFinalizers returns the patch that removes Holdfast's finalizers and the cleared annotations; nil if there are no
-// such finalizers. The standard finalizer is removed together with ours, or if standard is set.
+// withoutFinalizers returns the patch that removes Holdfast's finalizers and the cleared annotations; nil if there are
+// no such finalizers. The standard finalizer is removed together with ours, or if standard is set.
 func withoutFinalizers(o metav1.Object, cleared map[string]string, standard bool) []byte {
 	standard = standard || slices.Contains(o.GetFinalizers(), v1beta1.FinalizerAddress)
 	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {

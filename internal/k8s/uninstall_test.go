@@ -27,21 +27,27 @@ func TestUninstallServices(t *testing.T) {
 	service := func(name, id string, finalizers ...string) corev1.Service {
 		return corev1.Service{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "7", Finalizers: finalizers,
-			Annotations: map[string]string{openstack.ID: id, openstack.Address: "192.0.2.1", v1beta1.AnnotationAssigned: "for=ns/" + name + ",192.0.2.1=lan"},
+			Annotations: map[string]string{
+				openstack.ID: id, openstack.Address: "192.0.2.1",
+				v1beta1.AnnotationAssigned: "for=ns/" + name + ",192.0.2.1=lan",
+			},
 		}}
 	}
 	list := corev1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, Items: []corev1.Service{
-		service("own", "uid-own", v1beta1.FinalizerAddress, StandardFinalizer), service("sharer", "uid-own", "theirs", v1beta1.FinalizerAddress),
-		service("foreign", "x", StandardFinalizer),
+		service("own", "uid-own", v1beta1.FinalizerAddress, StandardFinalizer),
+		service("sharer", "uid-own", "theirs", v1beta1.FinalizerAddress), service("foreign", "x", StandardFinalizer),
 	}}
 	// Of Services that were let go the standard finalizer is ours, unless another load balancer serves them.
 	released := func(name string, ingress ...corev1.LoadBalancerIngress) corev1.Service {
 		s := service(name, "x", StandardFinalizer)
-		s.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released)}}
+		s.Status.Conditions = []metav1.Condition{{
+			Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released),
+		}}
 		s.Status.LoadBalancer.Ingress = ingress
 		return s
 	}
-	list.Items = append(list.Items, released("released"), released("served", corev1.LoadBalancerIngress{IP: "198.51.100.1"}))
+	list.Items = append(list.Items, released("released"),
+		released("served", corev1.LoadBalancerIngress{IP: "198.51.100.1"}))
 	var mu sync.Mutex
 	sent := map[string]string{}
 	clients := serving(t, func(w http.ResponseWriter, r *http.Request) {
@@ -87,7 +93,8 @@ func TestUninstallWithoutDaemonSet(t *testing.T) {
 		case strings.HasSuffix(r.URL.Path, "/speakerstates") && r.Method == http.MethodGet:
 			_, _ = io.WriteString(w, `{"items":[{"metadata":{"name":"w1"}},{"metadata":{"name":"w2"}}]}`)
 		case strings.HasSuffix(r.URL.Path, "/ipaddresspools"):
-			_, _ = io.WriteString(w, `{"items":[{"metadata":{"name":"lan","finalizers":["holdfast.dev/address"]}},{"metadata":{"name":"free"}}]}`)
+			_, _ = io.WriteString(w,
+				`{"items":[{"metadata":{"name":"lan","finalizers":["holdfast.dev/address"]}},{"metadata":{"name":"free"}}]}`)
 		default:
 			_, _ = io.WriteString(w, `{"items":[]}`)
 		}

@@ -22,7 +22,8 @@ func TestViewVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		services := client.CoreV1().Services("ns")
-		v := newView(informers.NewSharedInformerFactory(client, 0).Core().V1().Services().Informer(), func(_, _ *corev1.Service) {})
+		v := newView(informers.NewSharedInformerFactory(client, 0).Core().V1().Services().Informer(),
+			func(_, _ *corev1.Service) {})
 		go v.run(t.Context())
 		synctest.Wait()
 		last := v.version()
@@ -78,7 +79,9 @@ func TestViewKeeps(t *testing.T) {
 		expect("created", 1)
 		update := func(version string, at metav1.Time, ready corev1.ConditionStatus) {
 			node = node.DeepCopy()
-			node.ResourceVersion, node.Status.Conditions[0].LastHeartbeatTime, node.Status.Conditions[0].Status = version, at, ready
+			node.ResourceVersion = version
+			node.Status.Conditions[0].LastHeartbeatTime = at
+			node.Status.Conditions[0].Status = ready
 			_, err = client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
 			must(t, err)
 		}
@@ -113,7 +116,9 @@ func newViewTest(t *testing.T, version string) *viewTest {
 
 // versioned returns a version of a Service.
 func versioned(name, version string) *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version}}
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: version,
+	}}
 }
 
 // lastOf returns the last version of a Service, which is being deleted and has no finalizer any more.
@@ -187,7 +192,8 @@ func TestViewIsBounded(t *testing.T) {
 			t.Errorf("round %d: %d changes are noted", round, len(v.view.staleKeys))
 		}
 		list := v.view.List()
-		if len(list) != last-1 || !slices.IsSortedFunc(list, func(a, b *corev1.Service) int { return config.KeyOf(a).Compare(config.KeyOf(b)) }) {
+		byKey := func(a, b *corev1.Service) int { return config.KeyOf(a).Compare(config.KeyOf(b)) }
+		if len(list) != last-1 || !slices.IsSortedFunc(list, byKey) {
 			t.Errorf("round %d: %d objects are shown, not %d, or not in order", round, len(list), last-1)
 		}
 	}
@@ -217,7 +223,8 @@ func TestViewGhosts(t *testing.T) {
 	v.expect("the watch is past c and does not show it", "d13", "f21")
 }
 
-// TestViewForgets: the deletion of an object takes our writes of that object, and no writes of a later object of its name.
+// TestViewForgets: the deletion of an object takes our writes of that object, and no writes of a later object of its
+// name.
 func TestViewForgets(t *testing.T) {
 	service := func(uid types.UID, version string) *corev1.Service {
 		s := versioned("web", version)
@@ -271,9 +278,13 @@ func TestViewRestored(t *testing.T) {
 // The nodes of speakers are found again only when a pod changed.
 func TestSpeakersNow(t *testing.T) {
 	k := &Cluster{}
-	k.pods = newView(cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{}), func(_, _ *corev1.Pod) {})
+	k.pods = newView(cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{}),
+		func(_, _ *corev1.Pod) {})
 	put := func(name, node, address string, stops bool) {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{HostIP: address}}
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node},
+			Status: corev1.PodStatus{HostIP: address},
+		}
 		if stops {
 			p.DeletionTimestamp = new(metav1.Now())
 		}
