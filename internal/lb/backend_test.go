@@ -8,11 +8,15 @@ import (
 
 // TestBackends: a Service with the ports 80 and 443, which differ by family, on nodes a to d.
 func TestBackends(t *testing.T) {
-	https := Backend{Families: FamilySetOf(IPv4), Ports: []Port{{Protocol: "TCP", Port: 443}}, Nodes: Names{"a", "b"}, Terminating: Names{"b"}}
+	https := Backend{
+		Families: FamilySetOf(IPv4), Ports: []Port{{Protocol: "TCP", Port: 443}}, Nodes: Names{"a", "b"},
+		Terminating: Names{"b"},
+	}
 	s := Service{
 		Local: true, Ports: []Port{{Protocol: "TCP", Port: 80, NodePort: 30080}, {Protocol: "TCP", Port: 443}},
 		Backends: Backend{
-			Families: FamilySetOf(IPv4, IPv6), Ports: []Port{{Protocol: "TCP", Port: 80}}, Nodes: Names{"b", "c"}, Anywhere: true, Next: &https,
+			Families: FamilySetOf(IPv4, IPv6), Ports: []Port{{Protocol: "TCP", Port: 80}}, Nodes: Names{"b", "c"},
+			Anywhere: true, Next: &https,
 		},
 	}
 	for node, want := range map[string][2]int{"a": {1, 0}, "b": {2, 1}, "c": {1, 1}, "d": {0, 0}} {

@@ -98,9 +98,9 @@ type Question struct {
 	Echo bool
 }
 
-// Hearing and NotHearing are what an echo asks about to find out whether the speaker hears another one, or a machine that
-// is no speaker, on its link of the heartbeats. It answers about one of them; an older speaker answers about neither. No
-// announced address is like them.
+// Hearing and NotHearing are what an echo asks about to find out whether the speaker hears another one, or a machine
+// that is no speaker, on its link of the heartbeats. It answers about one of them; an older speaker answers about
+// neither. No announced address is like them.
 var (
 	Hearing    = netip.IPv6Loopback()
 	NotHearing = Hearing.Next()

@@ -28,7 +28,8 @@ func TestInterface(t *testing.T) {
 		l := Interface{Name: "eth0", MAC: MAC{0, 0x53, 0, 0, 0, 1}, Up: true}
 		tt.change(&l)
 		if l.CanAnnounce() != tt.announces || l.Usable() != tt.byDefault || l.LinkLocal().String() != tt.linkLocal {
-			t.Errorf("%s: announces %v, by default %v, link-local address %v", tt.name, l.CanAnnounce(), l.Usable(), l.LinkLocal())
+			t.Errorf("%s: announces %v, by default %v, link-local address %v", tt.name, l.CanAnnounce(), l.Usable(),
+				l.LinkLocal())
 		}
 	}
 }

@@ -17,8 +17,8 @@ func randomAddress(r *rand.Rand) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 0, byte(r.IntN(4)), byte(r.IntN(200))})
 }
 
-// TestMap: map after map has what a plain map has, whatever changed before, shares what did not change, and Changes finds what did. What was
-// made before stays as it was.
+// TestMap: map after map has what a plain map has, whatever changed before, shares what did not change, and Changes
+// finds what did. What was made before stays as it was.
 func TestMap(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -36,7 +36,9 @@ func TestMap(t *testing.T) {
 				}
 			}
 			m = m.With(maps.Keys(some), func(a netip.Addr) (int, bool) { v, has := plain[a]; return v, has })
-			if !maps.Equal(maps.Collect(m.All()), plain) || !maps.Equal(maps.Collect(before.All()), had) || m.Len() != len(plain) {
+			differs := !maps.Equal(maps.Collect(m.All()), plain) || !maps.Equal(maps.Collect(before.All()), had) ||
+				m.Len() != len(plain)
+			if differs {
 				t.Fatalf("seed %d, step %d: has %v, want %v", seed, step, m, plain)
 			}
 			if !slices.IsSortedFunc(slices.Collect(m.Keys()), netip.Addr.Compare) || !reflect.DeepEqual(m, MapOf(plain)) {
@@ -96,7 +98,8 @@ func TestMapShares(t *testing.T) {
 	}
 	for i := 0; i < 10_000; i += 37 {
 		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
-		if same := m.With(slices.Values([]netip.Addr{a}), func(netip.Addr) (int, bool) { return plain[a], true }); !Same(same.parts, m.parts) {
+		same := m.With(slices.Values([]netip.Addr{a}), func(netip.Addr) (int, bool) { return plain[a], true })
+		if !Same(same.parts, m.parts) {
 			t.Fatalf("%v is as before, and the map is not", a)
 		}
 		copied := 0

@@ -61,8 +61,8 @@ type ProxyPod struct {
 	Frontends map[Key]map[uint16]uint16
 }
 
-// Has reports whether the pod listens for a port of a Service, as far as this node knows. What it says is a hint: it may
-// listen for the port at its node port only, which no other Service has.
+// Has reports whether the pod listens for a port of a Service, as far as this node knows. What it says is a hint: it
+// may listen for the port at its node port only, which no other Service has.
 func (p *ProxyPod) Has(s *Service, port Port) bool {
 	return p.Frontends == nil || p.Frontends[s.Key][port.Port] == port.NodePort
 }

@@ -5,13 +5,15 @@ import (
 	"testing"
 )
 
-// TestLacking: a node lacks the namespaces with proxied Services of which its ready proxies serve nothing, and without a
-// ready proxy it says nothing.
+// TestLacking: a node lacks the namespaces with proxied Services of which its ready proxies serve nothing, and without
+// a ready proxy it says nothing.
 func TestLacking(t *testing.T) {
 	service := func(namespace, name string, proxied bool) *Service {
 		return &Service{Key: Key{Namespace: namespace, Name: name}, Proxied: proxied}
 	}
-	services := []*Service{service("a", "x", true), service("a", "y", true), service("b", "x", true), service("c", "x", false)}
+	services := []*Service{
+		service("a", "x", true), service("a", "y", true), service("b", "x", true), service("c", "x", false),
+	}
 	pod := func(node string, ready bool, serves ...Key) ProxyPod {
 		p := ProxyPod{Node: node, Ready: ready, Frontends: map[Key]map[uint16]uint16{}}
 		for _, key := range serves {

@@ -27,9 +27,10 @@ const (
 	UnknownClass        Reason = "UnknownClass"        // the Service names a class that no pool has.
 	UnknownNetwork      Reason = "UnknownNetwork"      // the Service names a network or subnet that no pool stands for.
 	UnknownLoadBalancer Reason = "UnknownLoadBalancer" // the Service names a load balancer that no Service has.
-	PortClash           Reason = "PortClash"           // another Service on the shared address has the port, or pods send from it.
-	NotShareable        Reason = "NotShareable"        // the Service may not share the address with its holders.
-	SharingLimit        Reason = "SharingLimit"        // the address has as many Services as may share it.
+	// PortClash: another Service on the shared address has the port, or pods send from it.
+	PortClash    Reason = "PortClash"
+	NotShareable Reason = "NotShareable" // the Service may not share the address with its holders.
+	SharingLimit Reason = "SharingLimit" // the address has as many Services as may share it.
 	// QuotaExceeded: the namespace holds as many addresses of the pool as it may.
 	QuotaExceeded Reason = "QuotaExceeded"
 	// Quarantined: the last free addresses of the pools, or the address that the Service waits for, wait for
@@ -52,14 +53,16 @@ const (
 
 // Reasons of the condition holdfast.dev/Proxied.
 const (
-	Proxied    Reason = "Proxied"    // proxies serve the Service.
-	ProxyWaits Reason = "ProxyWaits" // the Service asks for proxies, and waits until they serve it, or until all Services on its address ask for them.
+	Proxied Reason = "Proxied" // proxies serve the Service.
+	// ProxyWaits: the Service asks for proxies, and waits until they serve it, or until all Services on its address ask
+	// for them.
+	ProxyWaits Reason = "ProxyWaits"
 	// ProxyRefused: the Service asks for proxies that it may not have, so that no node announces it.
 	ProxyRefused Reason = "ProxyRefused"
 )
 
-// Reasons of a Service of which proxies serve a part, or whose TLS ends at them (conditions holdfast.dev/AnnotationsHonoured and
-// holdfast.dev/Proxied). Proxies say them.
+// Reasons of a Service of which proxies serve a part, or whose TLS ends at them (conditions
+// holdfast.dev/AnnotationsHonoured and holdfast.dev/Proxied). Proxies say them.
 const (
 	SecretMissing   Reason = "SecretMissing"   // the namespace has no Secret of the name.
 	SecretForbidden Reason = "SecretForbidden" // the proxies have no right to read the Secret.
@@ -79,12 +82,17 @@ const (
 
 // Reasons of a filter (conditions holdfast.dev/Filtered and holdfast.dev/FilterEnforced).
 const (
-	Filtered                Reason = "Filtered"                // every range and limit of the Service and its pools is in force.
-	InvalidSourceRange      Reason = "InvalidSourceRange"      // an entry of a list of source ranges cannot be read; the others are in force.
-	NoSourceAllowed         Reason = "NoSourceAllowed"         // a list of source ranges has no readable entry, so that no client may connect.
-	ConflictingSourceRanges Reason = "ConflictingSourceRanges" // two lists of source ranges differ, and one of them is in force.
-	InvalidLimit            Reason = "InvalidLimit"            // a limit, or a request for a log, cannot be read and is not in force.
-	FilterDisabled          Reason = "FilterDisabled"          // filtering is turned off, so that source ranges and limits have no effect.
+	// Filtered: every range and limit of the Service and its pools is in force.
+	Filtered Reason = "Filtered"
+	// InvalidSourceRange: an entry of a list of source ranges cannot be read; the others are in force.
+	InvalidSourceRange Reason = "InvalidSourceRange"
+	// NoSourceAllowed: a list of source ranges has no readable entry, so that no client may connect.
+	NoSourceAllowed Reason = "NoSourceAllowed"
+	// ConflictingSourceRanges: two lists of source ranges differ, and one of them is in force.
+	ConflictingSourceRanges Reason = "ConflictingSourceRanges"
+	// InvalidLimit: a limit, or a request for a log, cannot be read and is not in force.
+	InvalidLimit   Reason = "InvalidLimit"
+	FilterDisabled Reason = "FilterDisabled" // filtering is turned off, so that source ranges and limits have no effect.
 	// FilterNotEnforceable: packets may pass the packet filter by, or do without kube-proxy (dataPath: Other).
 	FilterNotEnforceable Reason = "FilterNotEnforceable"
 	// FilterNotInForce: the node cannot keep its packet filter in force, and announces nothing that has source ranges.
@@ -145,10 +153,11 @@ const (
 	// NetworkUnavailable: the node's condition of this name is true, or no pod of another node has answered it since it
 	// started.
 	NetworkUnavailable Reason = "NetworkUnavailable"
-	NodeDraining       Reason = "NodeDraining"    // the node is being drained, or its speaker is about to stop, and another node announces.
-	AddressConflict    Reason = "AddressConflict" // a foreign machine has the address.
-	AddressFree        Reason = "AddressFree"     // no foreign machine claims an address of the pool any more.
-	NoLink             Reason = "NoLink"          // the owner has no link on which it can announce the address.
+	// NodeDraining: the node is being drained, or its speaker is about to stop, and another node announces.
+	NodeDraining    Reason = "NodeDraining"
+	AddressConflict Reason = "AddressConflict" // a foreign machine has the address.
+	AddressFree     Reason = "AddressFree"     // no foreign machine claims an address of the pool any more.
+	NoLink          Reason = "NoLink"          // the owner has no link on which it can announce the address.
 	// LinkSilent: the node hears no other machine on a link that is up, though it did before, or the link has just
 	// returned.
 	LinkSilent Reason = "LinkSilent"
@@ -167,13 +176,15 @@ const (
 	// CutOff: this node hears half of the speakers or fewer, and reaches no node with a serving endpoint.
 	CutOff   Reason = "CutOff"
 	NotOwner Reason = "NotOwner" // another node announces the address.
-	NoSubnet Reason = "NoSubnet" // a node announces the address on a link without its subnet, where hardly any client asks.
-	NoPeer   Reason = "NoPeer"   // no BGPPeer is usable on this node for the advertisement.
+	// NoSubnet: a node announces the address on a link without its subnet, where hardly any client asks.
+	NoSubnet Reason = "NoSubnet"
+	NoPeer   Reason = "NoPeer" // no BGPPeer is usable on this node for the advertisement.
 	// NoProxy: proxies should serve the Service, and none does on a node that may announce its addresses.
 	NoProxy Reason = "NoProxy"
 	// NoSession: peers are configured, but none of their sessions is established, on no node that advertises.
-	NoSession                 Reason = "NoSession"
-	ConflictingAdvertisements Reason = "ConflictingAdvertisements" // two advertisements give one route two values of localPref, med or asPathPrepend.
+	NoSession Reason = "NoSession"
+	// ConflictingAdvertisements: two advertisements give one route two values of localPref, med or asPathPrepend.
+	ConflictingAdvertisements Reason = "ConflictingAdvertisements"
 )
 
 // Reasons of outgoing connections (condition holdfast.dev/Egress).
@@ -197,10 +208,13 @@ const (
 // Reasons about nodes that are dead (Events on Nodes and Services, condition
 // EndpointsWithdrawn of a SpeakerState).
 const (
-	NodeUnreachable    Reason = "NodeUnreachable"    // most speakers cannot reach the node, so that endpoints on it are withdrawn.
-	NodeReachable      Reason = "NodeReachable"      // the node lives after all, so that its endpoints are restored.
-	NodeGivenUp        Reason = "NodeGivenUp"        // Kubernetes itself has given the node up, and takes care of its pods.
-	TooManyUnreachable Reason = "TooManyUnreachable" // more nodes than the limit fell silent at once, so that their endpoints stay.
+	// NodeUnreachable: most speakers cannot reach the node, so that endpoints on it are withdrawn.
+	NodeUnreachable Reason = "NodeUnreachable"
+	NodeReachable   Reason = "NodeReachable" // the node lives after all, so that its endpoints are restored.
+	// NodeGivenUp: Kubernetes itself has given the node up, and takes care of its pods.
+	NodeGivenUp Reason = "NodeGivenUp"
+	// TooManyUnreachable: more nodes than the limit fell silent at once, so that their endpoints stay.
+	TooManyUnreachable Reason = "TooManyUnreachable"
 	EndpointsWithdrawn Reason = "EndpointsWithdrawn" // endpoints of the Service are on a node that is unreachable.
 	EndpointsRestored  Reason = "EndpointsRestored"  // withdrawn endpoints of the Service may serve again.
 )
@@ -211,19 +225,24 @@ const (
 	InvalidAddresses     Reason = "InvalidAddresses"     // an entry of spec.addresses cannot be read.
 	HostBitsIgnored      Reason = "HostBitsIgnored"      // a prefix has host bits, which are ignored.
 	OverlappingAddresses Reason = "OverlappingAddresses" // an entry lies in another pool, or twice in this one.
-	AddressNotUsable     Reason = "AddressNotUsable"     // an entry contains what belongs to the cluster, or an address that no host can have.
-	ExternalIPClosed     Reason = "ExternalIPClosed"     // a Service has an address of a pool in spec.externalIPs, which the filter closes.
-	InvalidSelector      Reason = "InvalidSelector"      // a label selector cannot be read.
-	UnknownReference     Reason = "UnknownReference"     // the object names an object that does not exist.
-	InvalidPeer          Reason = "InvalidPeer"          // fields of a BGPPeer contradict each other or cannot be read.
-	PasswordMissing      Reason = "PasswordMissing"      // the Secret with a peer's password does not exist, or has no usable password.
-	DuplicatePeer        Reason = "DuplicatePeer"        // another BGPPeer already has this address on the same nodes.
-	PeerIsSelf           Reason = "PeerIsSelf"           // the peer's address is a node's own address.
-	ConflictingRouterID  Reason = "ConflictingRouterID"  // another BGPPeer gives the same nodes another router ID.
-	DuplicateAlias       Reason = "DuplicateAlias"       // an older Community, or a standard, gives the alias another meaning.
-	InvalidAggregation   Reason = "InvalidAggregation"   // an aggregation length is outside its family, or wider than the pool.
-	InvalidCommunity     Reason = "InvalidCommunity"     // a community cannot be read.
-	Deleting             Reason = "Deleting"             // the object waits until no Service holds its addresses.
+	// AddressNotUsable: an entry contains what belongs to the cluster, or an address that no host can have.
+	AddressNotUsable Reason = "AddressNotUsable"
+	// ExternalIPClosed: a Service has an address of a pool in spec.externalIPs, which the filter closes.
+	ExternalIPClosed Reason = "ExternalIPClosed"
+	InvalidSelector  Reason = "InvalidSelector"  // a label selector cannot be read.
+	UnknownReference Reason = "UnknownReference" // the object names an object that does not exist.
+	InvalidPeer      Reason = "InvalidPeer"      // fields of a BGPPeer contradict each other or cannot be read.
+	// PasswordMissing: the Secret with a peer's password does not exist, or has no usable password.
+	PasswordMissing     Reason = "PasswordMissing"
+	DuplicatePeer       Reason = "DuplicatePeer"       // another BGPPeer already has this address on the same nodes.
+	PeerIsSelf          Reason = "PeerIsSelf"          // the peer's address is a node's own address.
+	ConflictingRouterID Reason = "ConflictingRouterID" // another BGPPeer gives the same nodes another router ID.
+	// DuplicateAlias: an older Community, or a standard, gives the alias another meaning.
+	DuplicateAlias Reason = "DuplicateAlias"
+	// InvalidAggregation: an aggregation length is outside its family, or wider than the pool.
+	InvalidAggregation Reason = "InvalidAggregation"
+	InvalidCommunity   Reason = "InvalidCommunity" // a community cannot be read.
+	Deleting           Reason = "Deleting"         // the object waits until no Service holds its addresses.
 )
 
 // Reasons of Events on the Secret with the membership's keys.

@@ -13,8 +13,8 @@ func TestRemedy(t *testing.T) {
 		NoClusterIP:       "Create the Service again without `clusterIP: None`.",
 		SessionConnecting: "Wait some seconds.",
 		CutOff:            "Repair the network between the nodes: partitions (docs/layer2.md#partitions).",
-		NodesUnfiltered: "Run speakers on these nodes (`speaker.tolerations` and `speaker.nodeSelector` of the chart), or keep " +
-			"kube-proxy off them: nodes without a speaker (docs/filter.md#nodes-without-a-speaker).",
+		NodesUnfiltered: "Run speakers on these nodes (`speaker.tolerations` and `speaker.nodeSelector` of the " +
+			"chart), or keep kube-proxy off them: nodes without a speaker (docs/filter.md#nodes-without-a-speaker).",
 	} {
 		if got := reason.Remedy(); got != want {
 			t.Errorf("%s: %q, want %q", reason, got, want)
@@ -29,17 +29,21 @@ func TestWithRemedies(t *testing.T) {
 		reasons []Reason
 		want    string
 	}{
-		"healthy":                {"has 192.0.2.1 from pool \"a\"", []Reason{Assigned}, "has 192.0.2.1 from pool \"a\""},
-		"note":                   {"is read as 192.0.2.0/24", nil, "is read as 192.0.2.0/24"},
-		"nothing need be done":   {"keeps 192.0.2.1", []Reason{AddressKept, Proxied}, "keeps 192.0.2.1"},
-		"of another version":     {"it is odd.", []Reason{"SomethingNew"}, "it is odd."},
-		"fault":                  {"the Service has no cluster IP", []Reason{NoClusterIP}, "the Service has no cluster IP. " + again},
-		"ends with a full stop":  {"it failed. ", []Reason{SessionConnecting}, "it failed. Wait some seconds."},
-		"ends with a colon":      {"it failed:", []Reason{SessionConnecting}, "it failed. Wait some seconds."},
-		"ends with a cut":        {"it failed …", []Reason{SessionConnecting}, "it failed … Wait some seconds."},
-		"says nothing":           {"", []Reason{SessionConnecting}, "Wait some seconds."},
-		"one reason twice":       {"a; b", []Reason{NoClusterIP, NoClusterIP}, "a; b. " + again},
-		"two reasons":            {"a; b", []Reason{NoClusterIP, Valid, SessionConnecting}, "a; b. " + again + " Wait some seconds."},
+		"healthy":              {"has 192.0.2.1 from pool \"a\"", []Reason{Assigned}, "has 192.0.2.1 from pool \"a\""},
+		"note":                 {"is read as 192.0.2.0/24", nil, "is read as 192.0.2.0/24"},
+		"nothing need be done": {"keeps 192.0.2.1", []Reason{AddressKept, Proxied}, "keeps 192.0.2.1"},
+		"of another version":   {"it is odd.", []Reason{"SomethingNew"}, "it is odd."},
+		"fault": {
+			"the Service has no cluster IP", []Reason{NoClusterIP}, "the Service has no cluster IP. " + again,
+		},
+		"ends with a full stop": {"it failed. ", []Reason{SessionConnecting}, "it failed. Wait some seconds."},
+		"ends with a colon":     {"it failed:", []Reason{SessionConnecting}, "it failed. Wait some seconds."},
+		"ends with a cut":       {"it failed …", []Reason{SessionConnecting}, "it failed … Wait some seconds."},
+		"says nothing":          {"", []Reason{SessionConnecting}, "Wait some seconds."},
+		"one reason twice":      {"a; b", []Reason{NoClusterIP, NoClusterIP}, "a; b. " + again},
+		"two reasons": {
+			"a; b", []Reason{NoClusterIP, Valid, SessionConnecting}, "a; b. " + again + " Wait some seconds.",
+		},
 		"lines of others' words": {"refused:\n\x1b[2Jno", []Reason{SessionConnecting}, "refused:  [2Jno. Wait some seconds."},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +74,8 @@ func TestLongMessageKeepsRemedy(t *testing.T) {
 	}
 }
 
-// TestRemediesOfAllReasons: the message of each Reason with something to do ends with that, in one sentence after another.
+// TestRemediesOfAllReasons: the message of each Reason with something to do ends with that, in one sentence after
+// another.
 func TestRemediesOfAllReasons(t *testing.T) {
 	if len(remedies()) < 80 {
 		t.Fatalf("%d reasons have a line", len(remedies()))
