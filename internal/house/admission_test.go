@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
@@ -121,7 +120,8 @@ type write struct {
 // administrator may do everything.
 var administrator = &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
 
-// admit returns what the plugin says of a user who creates an object, or who writes it, or what is below it, over before.
+// admit returns what the plugin says of a user who creates an object, or who writes it, or what is below it, over
+// before.
 func admit(t *testing.T, plugin *validating.Plugin, before, after runtime.Object, below string, who user.Info) error {
 	t.Helper()
 	operation, options := admission.Create, runtime.Object(&metav1.CreateOptions{})
@@ -157,7 +157,7 @@ func object(t *testing.T, text string) runtime.Object {
 	t.Helper()
 	var u unstructured.Unstructured
 	must(t, yaml.Unmarshal([]byte(text), &u.Object))
-	if !scheme.Scheme.IsVersionRegistered(schema.GroupVersion{Group: u.GroupVersionKind().Group, Version: u.GroupVersionKind().Version}) {
+	if !scheme.Scheme.IsVersionRegistered(u.GroupVersionKind().GroupVersion()) {
 		return &u
 	}
 	o, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(text), nil, nil)

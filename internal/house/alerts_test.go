@@ -40,7 +40,8 @@ type prometheusRule struct {
 // alerts returns the rules that the chart makes.
 func alerts(t *testing.T, args ...string) prometheusRule {
 	t.Helper()
-	text, err := template(t, append([]string{"--set", "metrics.alerts.enabled=true", "-s", "templates/prometheusrule.yaml"}, args...)...)
+	text, err := template(t,
+		append([]string{"--set", "metrics.alerts.enabled=true", "-s", "templates/prometheusrule.yaml"}, args...)...)
 	must(t, err)
 	var rule prometheusRule
 	if err := yaml.Unmarshal([]byte(text), &rule); err != nil || len(rule.Spec.Groups) != 1 {
@@ -71,11 +72,14 @@ func promtool(t *testing.T, groups []promGroup, tests string, command ...string)
 
 // TestAlerts: each alert fires after its time and says what is wrong, and no state that is well makes one fire.
 func TestAlerts(t *testing.T) {
-	rule := alerts(t, "--set", "metrics.alerts.alertLabels.team=net,metrics.alerts.runbookURL=https://example.org/runbooks,metrics.alerts.ignoredPools=one|two")
+	rule := alerts(t, "--set",
+		"metrics.alerts.alertLabels.team=net,metrics.alerts.runbookURL=https://example.org/runbooks,"+
+			"metrics.alerts.ignoredPools=one|two")
 	promtool(t, rule.Spec.Groups, read(t, "testdata/alerts_test.yaml"), "test", "rules", "test.yaml")
 }
 
-// TestAlertsAreDisabledByName: the schema knows the names of all alerts and no other, and each name disables its alert alone.
+// TestAlertsAreDisabledByName: the schema knows the names of all alerts and no other, and each name disables its alert
+// alone.
 func TestAlertsAreDisabledByName(t *testing.T) {
 	names := func(args ...string) (out []string) {
 		for _, r := range alerts(t, args...).Spec.Groups[0].Rules {
@@ -109,13 +113,15 @@ func disabledSchema(t *testing.T) map[string]any {
 	return schema["properties"].(map[string]any)
 }
 
-// TestAlertsIgnoreReasons: a reason that the operator accepts raises no alert, whatever metric has it, and other reasons still do.
+// TestAlertsIgnoreReasons: a reason that the operator accepts raises no alert, whatever metric has it, and other
+// reasons still do.
 func TestAlertsIgnoreReasons(t *testing.T) {
 	rule := alerts(t, "--set", "metrics.alerts.ignoredReasons={FilterNotEnforceable,NoPool}")
 	promtool(t, rule.Spec.Groups, read(t, "testdata/ignored_reasons_test.yaml"), "test", "rules", "test.yaml")
 }
 
-// TestRunbook: each alert links to a paragraph of its own, which names how to see it, and no paragraph is about another one.
+// TestRunbook: each alert links to a paragraph of its own, which names how to see it, and no paragraph is about another
+// one.
 func TestRunbook(t *testing.T) {
 	page := read(t, "../../docs/runbooks.md")
 	found := map[string]bool{}
@@ -138,8 +144,8 @@ func TestRunbook(t *testing.T) {
 	}
 }
 
-// TestDashboard: what the dashboard asks is correct, and of metrics that the code describes, as are the alerts. The lab asks it of
-// a real Prometheus.
+// TestDashboard: what the dashboard asks is correct, and of metrics that the code describes, as are the alerts. The lab
+// asks it of a real Prometheus.
 func TestDashboard(t *testing.T) {
 	rules := alerts(t).Spec.Groups[0].Rules
 	config := render(t, "--set", "metrics.dashboard.enabled=true")["ConfigMap holdfast-dashboard"].(*corev1.ConfigMap)

@@ -47,7 +47,8 @@ func helm(t *testing.T) string {
 func template(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	reads(t, chart)
-	all := append([]string{"template", "holdfast", chart, "--namespace", "holdfast-system", "--set", "hooks=Always"}, args...)
+	all := append([]string{"template", "holdfast", chart, "--namespace", "holdfast-system", "--set", "hooks=Always"},
+		args...)
 	cmd := exec.Command(helm(t), all...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -112,7 +113,8 @@ func decode(t *testing.T, text string) map[string]any {
 			t.Errorf("%s %s has namespace %q", m.Kind, m.Name, m.Namespace)
 		}
 		if m.Namespace != "" && m.Namespace != "holdfast-system" {
-			t.Errorf("%s %s is in namespace %s: a kustomize overlay that sets the namespace would move it", m.Kind, m.Name, m.Namespace)
+			t.Errorf("%s %s is in namespace %s: a kustomize overlay that sets the namespace would move it", m.Kind,
+				m.Name, m.Namespace)
 		}
 		objects[m.Kind+" "+m.Name] = o
 	}
@@ -167,8 +169,8 @@ func TestChartRBAC(t *testing.T) {
 	golden(t, "testdata/rbac.txt", strings.Join(lines, "\n")+"\n")
 }
 
-// TestChartRBACWithoutDeadEndpoints: the controller says which fields of a SpeakerState cannot be read, whether it withdraws
-// endpoints or not.
+// TestChartRBACWithoutDeadEndpoints: the controller says which fields of a SpeakerState cannot be read, whether it
+// withdraws endpoints or not.
 func TestChartRBACWithoutDeadEndpoints(t *testing.T) {
 	role := render(t, "--set", "deadEndpoints.enabled=false")["ClusterRole holdfast-controller"].(*rbacv1.ClusterRole)
 	if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
@@ -233,10 +235,12 @@ func privileges(t *testing.T, speaker []corev1.Capability, args ...string) {
 			return v.EmptyDir == nil && v.Projected == nil && (v.ConfigMap == nil || v.ConfigMap.Name != p.ServiceAccountName)
 		})
 		if p.HostPID || p.HostIPC || foreign || p.HostNetwork != (name == "DaemonSet holdfast-speaker") {
-			t.Errorf("%s: hostPID %v, hostIPC %v, hostNetwork %v, volumes %v", name, p.HostPID, p.HostIPC, p.HostNetwork, p.Volumes)
+			t.Errorf("%s: hostPID %v, hostIPC %v, hostNetwork %v, volumes %v", name, p.HostPID, p.HostIPC,
+				p.HostNetwork, p.Volumes)
 		}
-		if s := p.SecurityContext; s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-			t.Errorf("%s: seccomp profile %v", name, s.SeccompProfile)
+		seccomp := p.SecurityContext.SeccompProfile
+		if seccomp == nil || seccomp.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("%s: seccomp profile %v", name, seccomp)
 		}
 		for _, c := range p.Containers {
 			s := c.SecurityContext
@@ -246,18 +250,22 @@ func privileges(t *testing.T, speaker []corev1.Capability, args ...string) {
 			}
 			root := p.SecurityContext.RunAsNonRoot == nil || !*p.SecurityContext.RunAsNonRoot
 			if *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || root != (capabilities[name] != nil) {
-				t.Errorf("%s: escalation %v, read-only %v, root %v", name, *s.AllowPrivilegeEscalation, *s.ReadOnlyRootFilesystem, root)
+				t.Errorf("%s: escalation %v, read-only %v, root %v", name, *s.AllowPrivilegeEscalation,
+					*s.ReadOnlyRootFilesystem, root)
 			}
 		}
 	}
 }
 
-// TestChartProxy: without proxies there is nothing of them. With them the agent alone has a token, which lets it read what is not secret; the
-// readiness of the pod is the engine's; and all who read Services do so with the same settings of proxies.
+// TestChartProxy: without proxies there is nothing of them. With them the agent alone has a token, which lets it read
+// what is not secret; the readiness of the pod is the engine's; and all who read Services do so with the same settings
+// of proxies.
 func TestChartProxy(t *testing.T) {
-	without, err := template(t, "--set", "metrics.podMonitor.enabled=true,networkPolicy.enabled=true,metrics.authentication=true")
+	without, err := template(t, "--set",
+		"metrics.podMonitor.enabled=true,networkPolicy.enabled=true,metrics.authentication=true")
 	must(t, err)
-	if strings.Contains(strings.ReplaceAll(without, "kube-proxy", ""), "holdfast-proxy") || strings.Contains(without, "--prox") {
+	named := strings.Contains(strings.ReplaceAll(without, "kube-proxy", ""), "holdfast-proxy")
+	if named || strings.Contains(without, "--prox") {
 		t.Error("the chart makes something of proxies without proxy.enabled")
 	}
 	objects := render(t, "--set", "proxy.enabled=true,deadEndpoints.enabled=false")
@@ -279,7 +287,9 @@ func TestChartProxy(t *testing.T) {
 	}
 	pods := podSpecs(objects)
 	pod := pods["Deployment holdfast-proxy"]
-	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken || pod.ServiceAccountName != "holdfast-proxy" {
+	ownToken := pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken ||
+		pod.ServiceAccountName != "holdfast-proxy"
+	if ownToken {
 		t.Error("every container has the token")
 	}
 	args := map[string][]string{}
@@ -293,8 +303,10 @@ func TestChartProxy(t *testing.T) {
 		}
 	}
 	agent := args["Deployment holdfast-proxy agent"]
-	if len(agent) != 6 || agent[0] != "--proxies=holdfast-system/holdfast-proxy" || args["Deployment holdfast-proxy proxy"] != nil ||
-		!slices.Equal(agent, args["DaemonSet holdfast-speaker speaker"]) || !slices.Equal(agent, args["Deployment holdfast-controller controller"]) {
+	sameOfAll := slices.Equal(agent, args["DaemonSet holdfast-speaker speaker"]) &&
+		slices.Equal(agent, args["Deployment holdfast-controller controller"])
+	ofProxies := len(agent) == 6 && agent[0] == "--proxies=holdfast-system/holdfast-proxy"
+	if !ofProxies || !sameOfAll || args["Deployment holdfast-proxy proxy"] != nil {
 		t.Errorf("settings of proxies: %q", args)
 	}
 	var options config.Options
@@ -342,57 +354,109 @@ func TestChartValues(t *testing.T) {
 		want []string // parts of the rendered text
 		not  []string
 	}{
-		{"loadBalancerClass=example.org/edge", []string{"--load-balancer-class=example.org/edge"}, []string{"holdfast.dev/lb"}},
+		{
+			"loadBalancerClass=example.org/edge",
+			[]string{"--load-balancer-class=example.org/edge"}, []string{"holdfast.dev/lb"},
+		},
 		{"defaultLoadBalancer=false", []string{"--default-load-balancer=false"}, []string{"--default-load-balancer=true"}},
 		{"ignoreExcludeLabel=true", []string{"--ignore-exclude-label=true"}, []string{"--ignore-exclude-label=false"}},
 		{"openStack.annotateAll=true,openStack.maxShared=5,openStack.internal=true",
 			[]string{"--openstack-annotate-all=true", "--openstack-max-shared=5", "--openstack-internal=true"}, nil},
-		{"openStack.nodeSelector=edge in (a\\, b)", []string{`"--openstack-node-selector=edge in (a, b)"`}, []string{`"--openstack-node-selector="`}},
-		{"deadEndpoints.enabled=false", []string{"--withdraw-dead-endpoints=false"}, []string{"pods/status", "controller-pods"}},
+		{
+			"openStack.nodeSelector=edge in (a\\, b)",
+			[]string{`"--openstack-node-selector=edge in (a, b)"`}, []string{`"--openstack-node-selector="`},
+		},
+		{
+			"deadEndpoints.enabled=false",
+			[]string{"--withdraw-dead-endpoints=false"}, []string{"pods/status", "controller-pods"},
+		},
 		{"deadEndpoints.maxNodes=3", []string{"--dead-endpoints-max-nodes=3"}, []string{"=10%"}},
 		{"logLevel=debug", []string{"--log-level=debug"}, []string{"--log-level=info"}},
-		{"image.repository=registry.example.org/holdfast,image.tag=v9", []string{"image: registry.example.org/holdfast:v9"}, []string{"image: docker.io"}},
-		{"image.digest=sha256:" + strings.Repeat("0a", 32), []string{"image: docker.io/holdfastlb/holdfast@sha256:0a0a"}, []string{"holdfast:0.0.0"}},
-		{"nameOverride=edge", []string{"name: holdfast-edge-speaker", "--daemonset=holdfast-edge-speaker", "name: holdfast\n"}, []string{"name: holdfast-speaker"}},
-		{"fullnameOverride=edge", []string{"name: edge-speaker", "--daemonset=edge-speaker", "--members-secret=edge-members", "[edge-members]"},
-			[]string{"name: holdfast-"}},
-		{"commonLabels.team=net,speaker.podLabels.team=edge,speaker.podLabels.tier=node", []string{"team: net", "team: edge\n        tier: node"}, nil},
+		{
+			"image.repository=registry.example.org/holdfast,image.tag=v9",
+			[]string{"image: registry.example.org/holdfast:v9"}, []string{"image: docker.io"},
+		},
+		{
+			"image.digest=sha256:" + strings.Repeat("0a", 32),
+			[]string{"image: docker.io/holdfastlb/holdfast@sha256:0a0a"}, []string{"holdfast:0.0.0"},
+		},
+		{
+			"nameOverride=edge",
+			[]string{"name: holdfast-edge-speaker", "--daemonset=holdfast-edge-speaker", "name: holdfast\n"},
+			[]string{"name: holdfast-speaker"},
+		},
+		{
+			"fullnameOverride=edge",
+			[]string{"name: edge-speaker", "--daemonset=edge-speaker", "--members-secret=edge-members", "[edge-members]"},
+			[]string{"name: holdfast-"},
+		},
+		{
+			"commonLabels.team=net,speaker.podLabels.team=edge,speaker.podLabels.tier=node",
+			[]string{"team: net", "team: edge\n        tier: node"}, nil,
+		},
 		{"controller.podAnnotations.a=b", []string{"default-container: controller\n        a: b"}, nil},
-		{"speaker.serviceAccount.name=edge,speaker.serviceAccount.annotations.a=b", []string{"name: edge\n", "serviceAccountName: edge\n", "annotations:\n    a: b"},
-			[]string{"serviceAccountName: holdfast-speaker"}},
+		{
+			"speaker.serviceAccount.name=edge,speaker.serviceAccount.annotations.a=b",
+			[]string{"name: edge\n", "serviceAccountName: edge\n", "annotations:\n    a: b"},
+			[]string{"serviceAccountName: holdfast-speaker"},
+		},
 		{"speaker.priorityClassName=high,controller.priorityClassName=,controller.runtimeClassName=kata",
-			[]string{"priorityClassName: high", "runtimeClassName: kata"}, []string{"system-node-critical", "system-cluster-critical"}},
+			[]string{"priorityClassName: high", "runtimeClassName: kata"},
+			[]string{"system-node-critical", "system-cluster-critical"}},
 		{"speaker.updateStrategy.type=OnDelete,controller.updateStrategy.type=Recreate",
 			[]string{"updateStrategy:\n    type: OnDelete", "strategy:\n    type: Recreate"},
 			[]string{"maxUnavailable: 1\n  template"}},
-		{"controller.topologySpreadConstraints[0].topologyKey=zone", []string{"topologySpreadConstraints:\n        - topologyKey: zone"}, nil},
-		{"speaker.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=rack," +
-			"speaker.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=7",
-			[]string{"- virtual-kubelet\n              - key: rack\n        podAntiAffinity:", "weight: 7"}, nil},
+		{
+			"controller.topologySpreadConstraints[0].topologyKey=zone",
+			[]string{"topologySpreadConstraints:\n        - topologyKey: zone"}, nil,
+		},
+		{
+			"speaker.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution." +
+				"nodeSelectorTerms[0].matchExpressions[0].key=rack," +
+				"speaker.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=7",
+			[]string{"- virtual-kubelet\n              - key: rack\n        podAntiAffinity:", "weight: 7"}, nil,
+		},
 		{"speaker.extraArgs={--announce-rate=900},controller.extraEnv[0].name=A,controller.extraEnv[0].value=b",
 			[]string{"--heartbeat-realtime=true\n            - --announce-rate=900", "- name: A\n              value: b"}, nil},
-		{"controller.podSecurityContext.runAsUser=null,speaker.securityContext.seLinuxOptions.type=spc_t", []string{"seLinuxOptions:\n              type: spc_t"},
-			[]string{"runAsUser: 65534"}},
+		{
+			"controller.podSecurityContext.runAsUser=null,speaker.securityContext.seLinuxOptions.type=spc_t",
+			[]string{"seLinuxOptions:\n              type: spc_t"}, []string{"runAsUser: 65534"},
+		},
 		{"speaker.logLevel=debug", []string{"--log-level=debug", "--log-level=info"}, nil},
 		{"speaker.excludedLinks={mgmt,wg}", []string{"--exclude-link=mgmt\n            - --exclude-link=wg\n"}, nil},
 		{"networkPolicy.enabled=true,networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus",
 			[]string{"kind: NetworkPolicy", "port: metrics\n      from:\n        - podSelector:", "port: 6443"}, nil},
-		{"preset=MetalLB", []string{"--undeclared-ports=Allow", "--withdraw-dead-endpoints=false"}, []string{"pods/status", "controller-pods"}},
-		{"preset=MetalLB,speaker.filter.undeclaredPorts=Reset", []string{"--undeclared-ports=Reset"}, []string{"--undeclared-ports=Allow"}},
+		{
+			"preset=MetalLB",
+			[]string{"--undeclared-ports=Allow", "--withdraw-dead-endpoints=false"},
+			[]string{"pods/status", "controller-pods"},
+		},
+		{
+			"preset=MetalLB,speaker.filter.undeclaredPorts=Reset",
+			[]string{"--undeclared-ports=Reset"}, []string{"--undeclared-ports=Allow"},
+		},
 		{"preset=", []string{"--undeclared-ports=Drop", "--withdraw-dead-endpoints=true"}, nil},
 		{"crds.enabled=false", nil, []string{"customresourcedefinitions", "holdfast-crds"}},
 		{"imagePullSecrets[0].name=registry", []string{"imagePullSecrets:\n        - name: registry"}, nil},
 		{"metrics.port=19217", []string{"--metrics-listen=:19217", "containerPort: 19217"}, []string{": 9217"}},
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus",
 			[]string{"kind: PodMonitor", "release: prometheus", "honorLabels: true"}, nil},
-		{"metrics.podMonitor.enabled=true,proxy.enabled=true,metrics.authentication=true,metrics.podMonitor.endpoint.authorization.type=Bearer",
-			[]string{"- authorization:\n        type: Bearer\n      honorLabels: true"}, []string{"      port: frontends\n      relabelings"}},
+		{
+			"metrics.podMonitor.enabled=true,proxy.enabled=true,metrics.authentication=true," +
+				"metrics.podMonitor.endpoint.authorization.type=Bearer",
+			[]string{"- authorization:\n        type: Bearer\n      honorLabels: true"},
+			[]string{"      port: frontends\n      relabelings"},
+		},
 		{"metrics.podMonitor.enabled=true,metrics.podMonitor.endpoint.honorLabels=false",
 			[]string{"honorLabels: false"}, []string{"honorLabels: true"}},
 		{"metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus",
-			[]string{"kind: ServiceMonitor", "release: prometheus", "clusterIP: None", "honorLabels: true"}, []string{"kind: PodMonitor"}},
-		{"metrics.alerts.enabled=true,metrics.alerts.labels.release=prometheus,metrics.alerts.for.sessionDown=7m,metrics.alerts.poolFreePercent=20," +
-			"metrics.alerts.ignoredReasons={A,B}", []string{"kind: PrometheusRule", "release: prometheus", "for: 7m", "< 20 / 100", `reason!~"A|B"`}, nil},
+			[]string{"kind: ServiceMonitor", "release: prometheus", "clusterIP: None", "honorLabels: true"},
+			[]string{"kind: PodMonitor"}},
+		{
+			"metrics.alerts.enabled=true,metrics.alerts.labels.release=prometheus,metrics.alerts.for.sessionDown=7m," +
+				"metrics.alerts.poolFreePercent=20,metrics.alerts.ignoredReasons={A,B}",
+			[]string{"kind: PrometheusRule", "release: prometheus", "for: 7m", "< 20 / 100", `reason!~"A|B"`}, nil,
+		},
 		{"metrics.alerts.enabled=true,metrics.alerts.alertLabels.severity=page,metrics.alerts.alertLabels.team=net",
 			[]string{"severity: page\n            team: net"},
 			[]string{"severity: critical", "severity: warning"}},
@@ -401,64 +465,128 @@ func TestChartValues(t *testing.T) {
 		{"speaker.realtime=false,speaker.securityContext.capabilities.add=null",
 			[]string{"--heartbeat-realtime=false"}, []string{"SYS_NICE", "NET_ADMIN"}},
 		{"speaker.heartbeatInterval=1000ms", []string{"--heartbeat-interval=1000ms"}, nil},
-		{"metrics.address=Pod", []string{"--metrics-listen=[$(POD_IP)]:9217", "fieldPath: status.podIP"}, []string{"--metrics-listen=:9217"}},
+		{
+			"metrics.address=Pod",
+			[]string{"--metrics-listen=[$(POD_IP)]:9217", "fieldPath: status.podIP"},
+			[]string{"--metrics-listen=:9217"},
+		},
 		{"metrics.address=fd00::1", []string{"--metrics-listen=[fd00::1]:9217"}, []string{"POD_IP"}},
-		{"metrics.tls.enabled=true,metrics.podMonitor.enabled=true", []string{"--metrics-tls=self", "scheme: https", "insecureSkipVerify: true"},
-			[]string{"--metrics-auth", "secretName:"}},
-		{"metrics.tls.enabled=true,metrics.tls.secretName=cert,metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.endpoint.tlsConfig.serverName=holdfast",
-			[]string{"--metrics-tls=/etc/holdfast/metrics", "secretName: cert", "mountPath: /etc/holdfast/metrics", "scheme: https", "serverName: holdfast"},
+		{
+			"metrics.tls.enabled=true,metrics.podMonitor.enabled=true",
+			[]string{"--metrics-tls=self", "scheme: https", "insecureSkipVerify: true"},
+			[]string{"--metrics-auth", "secretName:"},
+		},
+		{"metrics.tls.enabled=true,metrics.tls.secretName=cert,metrics.serviceMonitor.enabled=true," +
+			"metrics.serviceMonitor.endpoint.tlsConfig.serverName=holdfast",
+			[]string{
+				"--metrics-tls=/etc/holdfast/metrics", "secretName: cert", "mountPath: /etc/holdfast/metrics",
+				"scheme: https", "serverName: holdfast",
+			},
 			[]string{"insecureSkipVerify"}},
-		{"metrics.authentication=true", []string{"--metrics-auth", "tokenreviews", "subjectaccessreviews", "name: holdfast-metrics-reader",
-			"nonResourceURLs: [/metrics]"}, nil},
+		{
+			"metrics.authentication=true",
+			[]string{"--metrics-auth", "tokenreviews", "subjectaccessreviews", "name: holdfast-metrics-reader",
+				"nonResourceURLs: [/metrics]"}, nil,
+		},
 		{"metrics.alerts.enabled=true,metrics.alerts.ignoredReasons=null", []string{`reason!~"none"`}, nil},
-		{"metrics.alerts.enabled=true,metrics.alerts.disabled.HoldfastNoLeader=true,metrics.alerts.disabled.HoldfastPeerDown=false",
+		{"metrics.alerts.enabled=true,metrics.alerts.disabled.HoldfastNoLeader=true," +
+			"metrics.alerts.disabled.HoldfastPeerDown=false",
 			[]string{"alert: HoldfastPeerDown"}, []string{"alert: HoldfastNoLeader"}},
-		{"metrics.alerts.enabled=true,metrics.alerts.disabled=null,metrics.alerts.ignoredPools=null", []string{`pool!~""`}, nil},
-		{"metrics.dashboard.enabled=true,metrics.dashboard.labels.folder=net", []string{"folder: net\n    grafana_dashboard: \"1\""}, nil},
-		{"proxy.enabled=true,proxy.replicas=1,proxy.image.repository=registry.example.org/proxy,proxy.image.tag=v9,proxy.namespaceSelector=edge in (a\\, b)",
-			[]string{"image: registry.example.org/proxy:v9", "name: holdfast-proxy\n", `"--proxy-namespaces=edge in (a, b)"`, "topologySpreadConstraints:"},
-			[]string{"name: holdfast-proxy\n  namespace: holdfast-system\nspec:\n  maxUnavailable"}},
-		{"proxy.enabled=true,proxy.maxServicesPerNamespace=7,proxy.defaults.timeout-client-data=2000000,proxy.drainSeconds=7200,proxy.terminationSeconds=90," +
-			"proxy.maxConnectionsPerNamespace=1000000", []string{"--proxy-max-services=7\n", "timeout-client-data=2000000,", "--drain-seconds=7200\n",
-			"--termination-seconds=90\n", "terminationGracePeriodSeconds: 100\n", "--max-connections=1000000\n"}, nil},
+		{
+			"metrics.alerts.enabled=true,metrics.alerts.disabled=null,metrics.alerts.ignoredPools=null",
+			[]string{`pool!~""`}, nil,
+		},
+		{
+			"metrics.dashboard.enabled=true,metrics.dashboard.labels.folder=net",
+			[]string{"folder: net\n    grafana_dashboard: \"1\""}, nil,
+		},
+		{
+			"proxy.enabled=true,proxy.replicas=1,proxy.image.repository=registry.example.org/proxy," +
+				"proxy.image.tag=v9,proxy.namespaceSelector=edge in (a\\, b)",
+			[]string{
+				"image: registry.example.org/proxy:v9", "name: holdfast-proxy\n", `"--proxy-namespaces=edge in (a, b)"`,
+				"topologySpreadConstraints:",
+			},
+			[]string{"name: holdfast-proxy\n  namespace: holdfast-system\nspec:\n  maxUnavailable"},
+		},
+		{
+			"proxy.enabled=true,proxy.maxServicesPerNamespace=7,proxy.defaults.timeout-client-data=2000000," +
+				"proxy.drainSeconds=7200,proxy.terminationSeconds=90," +
+				"proxy.maxConnectionsPerNamespace=1000000",
+			[]string{"--proxy-max-services=7\n", "timeout-client-data=2000000,", "--drain-seconds=7200\n",
+				"--termination-seconds=90\n", "terminationGracePeriodSeconds: 100\n", "--max-connections=1000000\n"}, nil,
+		},
 		{"proxy.enabled=true", []string{"--max-namespaces=20\n", "--proxy-max-namespaces=20\n", "--proxy-max-idle=3600s\n",
-			"memory: 11782Mi", "sizeLimit: 141Mi", "net.ipv4.ip_local_reserved_ports\n            value: \"7950,30000-32767\""}, nil},
-		{"proxy.enabled=true,proxy.maxNamespaces=2,proxy.maxServicesPerNamespace=10,proxy.maxConnectionsPerNamespace=100,proxy.nodePorts=1024-65535",
+			"memory: 11782Mi", "sizeLimit: 141Mi", "net.ipv4.ip_local_reserved_ports\n            value: " +
+				"\"7950,30000-32767\""}, nil},
+		{"proxy.enabled=true,proxy.maxNamespaces=2,proxy.maxServicesPerNamespace=10," +
+			"proxy.maxConnectionsPerNamespace=100,proxy.nodePorts=1024-65535",
 			[]string{"--max-namespaces=2\n", "memory: 254Mi", "sizeLimit: 17Mi"}, []string{"ip_local_reserved_ports"}},
 		{"proxy.enabled=true,proxy.resources.limits.memory=1Gi", []string{"memory: 1Gi"}, []string{"Mi\n            limits"}},
 		{"proxy.enabled=true,proxy.nodeSelector.edge=yes,proxy.tolerations[0].key=edge," +
-			"proxy.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=7,proxy.updateStrategy.type=Recreate," +
-			"proxy.topologySpreadConstraints[0].topologyKey=zone,proxy.logLevel=debug", []string{"edge: \"yes\"", "key: edge", "weight: 7", "type: Recreate",
-			"topologyKey: zone", "--log-level=debug"}, []string{"DoNotSchedule", "maxSurge"}},
-		{"proxy.enabled=true,networkPolicy.enabled=true,proxy.nodePorts=40000-41000,metrics.podMonitor.enabled=true,metrics.authentication=true",
+			"proxy.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=7," +
+			"proxy.updateStrategy.type=Recreate," +
+			"proxy.topologySpreadConstraints[0].topologyKey=zone,proxy.logLevel=debug",
+			[]string{"edge: \"yes\"", "key: edge", "weight: 7", "type: Recreate",
+				"topologyKey: zone", "--log-level=debug"}, []string{"DoNotSchedule", "maxSurge"}},
+		{
+			"proxy.enabled=true,networkPolicy.enabled=true,proxy.nodePorts=40000-41000," +
+				"metrics.podMonitor.enabled=true,metrics.authentication=true",
 			[]string{"port: 40000\n          endPort: 41000\n", "values: [controller, speaker, proxy]",
-				"name: holdfast-speaker\n    namespace: holdfast-system\n  - kind: ServiceAccount\n    name: holdfast-proxy\n"}, nil},
+				"name: holdfast-speaker\n    namespace: holdfast-system\n  - kind: ServiceAccount\n    name: holdfast-proxy\n"},
+			nil,
+		},
 		{"proxy.enabled=true,metrics.tls.enabled=true,metrics.tls.secretName=cert,metrics.address=Pod",
-			[]string{"- name: metrics\n              mountPath: /etc/holdfast/metrics", "- name: metrics\n          secret:\n            secretName: cert"}, nil},
+			[]string{
+				"- name: metrics\n              mountPath: /etc/holdfast/metrics",
+				"- name: metrics\n          secret:\n            secretName: cert",
+			}, nil},
 		{"controller.replicas=1", []string{"replicas: 1"}, []string{"PodDisruptionBudget"}},
-		{"controller.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone", []string{"topologyKey: zone"},
-			[]string{"topologyKey: kubernetes.io/hostname"}},
+		{
+			"controller.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone",
+			[]string{"topologyKey: zone"}, []string{"topologyKey: kubernetes.io/hostname"},
+		},
 		{"speaker.kubeProxyLivez=[::1]:20256", []string{"--kube-proxy-livez=[::1]:20256\n"}, []string{":10256"}},
 		{"dataPath=Other", []string{"--data-path=Other"}, []string{"--data-path=KubeProxy"}},
 		{"speaker.membersPort=17947,speaker.healthPort=19218,speaker.debugPort=19219",
-			[]string{"--members-port=17947", "--health-listen=127.0.0.1:19218", "port: 19218", "--debug-listen=127.0.0.1:19219"}, []string{"port: 9218"}},
-		{"speaker.filter.enabled=false", []string{"--disable-filter=true", "add:\n              - NET_ADMIN\n              - NET_RAW\n              - SYS_NICE\n"},
-			[]string{"--disable-filter=false"}},
-		{"speaker.filter.internalTraffic=true", []string{"--allow-internal-traffic=true", "--disable-filter=false"}, []string{"--allow-internal-traffic=false"}},
+			[]string{
+				"--members-port=17947", "--health-listen=127.0.0.1:19218", "port: 19218",
+				"--debug-listen=127.0.0.1:19219",
+			}, []string{"port: 9218"}},
+		{
+			"speaker.filter.enabled=false",
+			[]string{
+				"--disable-filter=true",
+				"add:\n              - NET_ADMIN\n              - NET_RAW\n              - SYS_NICE\n",
+			},
+			[]string{"--disable-filter=false"},
+		},
+		{
+			"speaker.filter.internalTraffic=true",
+			[]string{"--allow-internal-traffic=true", "--disable-filter=false"},
+			[]string{"--allow-internal-traffic=false"},
+		},
 		{"speaker.filter.podLinks={wep,knet}", []string{"--pod-link=wep\n            - --pod-link=knet\n"}, nil},
 		{"speaker.relay=false", []string{"--relay=false\n"}, []string{"--relay=true"}},
 		{"speaker.egress.exceptions={198.51.100.0/24,2001:db8:7::/48}",
 			[]string{"--egress-exception=198.51.100.0/24\n            - --egress-exception=2001:db8:7::/48\n"}, nil},
-		{"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists", []string{"key: dedicated\n          operator: Exists"},
-			[]string{"- operator: Exists"}},
-		{"speaker.tolerations=null", []string{"key: node.kubernetes.io/unschedulable\n          operator: Exists"}, []string{"- operator: Exists"}},
+		{
+			"speaker.tolerations[0].key=dedicated,speaker.tolerations[0].operator=Exists",
+			[]string{"key: dedicated\n          operator: Exists"}, []string{"- operator: Exists"},
+		},
+		{
+			"speaker.tolerations=null",
+			[]string{"key: node.kubernetes.io/unschedulable\n          operator: Exists"},
+			[]string{"- operator: Exists"},
+		},
 		{"logLevel=info", []string{"        - operator: Exists\n"}, nil},
 		{"speaker.nodeSelector.edge=yes,controller.nodeSelector.edge=no", []string{"edge: \"yes\"", "edge: \"no\""}, nil},
 		{"speaker.resources.limits.memory=256Mi", []string{"memory: 256Mi"}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.set, func(t *testing.T) {
-			if out, err := exec.Command(helm(t), "lint", "--strict", "--quiet", "--set", tt.set, chart).CombinedOutput(); err != nil {
+			out, err := exec.Command(helm(t), "lint", "--strict", "--quiet", "--set", tt.set, chart).CombinedOutput()
+			if err != nil {
 				t.Errorf("helm lint: %v\n%s", err, out)
 			}
 			text, err := template(t, "--set", tt.set)
@@ -480,25 +608,25 @@ func TestChartValues(t *testing.T) {
 
 func TestChartRefusesValues(t *testing.T) {
 	for _, set := range []string{
-		"unknown=1", "hooks=Never", "rbac.create=maybe", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM", "proxy.defaults.nothing=1", "proxy.nodePorts=all",
-		"proxy.drainSeconds=0",
-		"proxy.enabled=yes",
-		"openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb", "speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0",
-		"nameOverride=Edge", "fullnameOverride=a.b",
+		"unknown=1", "hooks=Never", "rbac.create=maybe", "proxy.replicas=0", "proxy.defaults.lb-method=RANDOM",
+		"proxy.defaults.nothing=1", "proxy.nodePorts=all", "proxy.drainSeconds=0", "proxy.enabled=yes",
+		"openStack.maxShared=0", "openStack.maxSharedLB=3", "image.digest=x", "preset=metallb",
+		"speaker.filter.undeclaredPorts=Open", "image.digest=sha256:0", "nameOverride=Edge", "fullnameOverride=a.b",
 		"speaker.heartbeatInterval=5ms", "speaker.heartbeatInterval=1001ms", "speaker.heartbeatInterval=1s",
 		"metrics.alerts.labels.app\\.kubernetes\\.io/name=x", "commonLabels.helm\\.sh/chart=x",
-		"commonLabels.app\\.kubernetes\\.io/name=x", "controller.podLabels.app\\.kubernetes\\.io/component=x", "speaker.extraArgs[0]=debug",
-		"speaker.podAnnotations.kubectl\\.kubernetes\\.io/default-container=x", "controller.extraEnv[0].value=x", "speaker.updateStrategy.type=Recreate",
-		"controller.updateStrategy.type=OnDelete", "controller.logLevel=trace", "speaker.excludedLinks={a b}", "networkPolicy.apiServerPorts={}",
-		"controller.serviceAccount.token=x",
-		"image.pullPolicy=Sometimes", "image.tag=a/b", "loadBalancerClass=",
-		"loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace", "deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0",
-		"metrics.podMonitor.every=1s", "metrics.alerts.for.sessionDown=soon", "metrics.address=everywhere", "metrics.tls.secret=x",
-		"metrics.alerts.poolFreePercent=101", "metrics.alerts.runbookURL=here",
-		"metrics.alerts.ignoredReasons={a b}", "metrics.alerts.disabled.HoldfastUnknown=true", "metrics.alerts.disabled.HoldfastNoLeader=maybe",
-		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3", "speaker.filter.enabled=maybe",
-		"speaker.filter.mode=open", "speaker.relay=maybe",
-		"dataPath=eBPF", "speaker.kubeProxyLivez=", "speaker.kubeProxyLivez=10256", "speaker.kubeProxyLivez=http://127.0.0.1:10256",
+		"commonLabels.app\\.kubernetes\\.io/name=x", "controller.podLabels.app\\.kubernetes\\.io/component=x",
+		"speaker.extraArgs[0]=debug", "speaker.podAnnotations.kubectl\\.kubernetes\\.io/default-container=x",
+		"controller.extraEnv[0].value=x", "speaker.updateStrategy.type=Recreate",
+		"controller.updateStrategy.type=OnDelete", "controller.logLevel=trace", "speaker.excludedLinks={a b}",
+		"networkPolicy.apiServerPorts={}", "controller.serviceAccount.token=x", "image.pullPolicy=Sometimes",
+		"image.tag=a/b", "loadBalancerClass=", "loadBalancerClass=a b", "defaultLoadBalancer=maybe", "logLevel=trace",
+		"deadEndpoints.maxNodes=101%", "deadEndpoints.maxNodes=-1", "metrics.port=0", "metrics.podMonitor.every=1s",
+		"metrics.alerts.for.sessionDown=soon", "metrics.address=everywhere", "metrics.tls.secret=x",
+		"metrics.alerts.poolFreePercent=101", "metrics.alerts.runbookURL=here", "metrics.alerts.ignoredReasons={a b}",
+		"metrics.alerts.disabled.HoldfastUnknown=true", "metrics.alerts.disabled.HoldfastNoLeader=maybe",
+		"controller.replicas=0", "controller.limits.cpu=1", "speaker.membersPort=65536", "speaker.replicas=3",
+		"speaker.filter.enabled=maybe", "speaker.filter.mode=open", "speaker.relay=maybe", "dataPath=eBPF",
+		"speaker.kubeProxyLivez=", "speaker.kubeProxyLivez=10256", "speaker.kubeProxyLivez=http://127.0.0.1:10256",
 		"speaker.tolerations[0].effect=Never", "imagePullSecrets[0]=registry",
 	} {
 		t.Run(set, func(t *testing.T) {
@@ -525,12 +653,14 @@ func TestChartNamesReservedLabels(t *testing.T) {
 	}
 }
 
-// TestChartHooks: what `helm template` prints has no hooks, because kubectl and Argo CD would run them at once. Only a rendering for which
-// they were asked has all.
+// TestChartHooks: what `helm template` prints has no hooks, because kubectl and Argo CD would run them at once. Only a
+// rendering for which they were asked has all.
 func TestChartHooks(t *testing.T) {
 	without, err := template(t, "--include-crds", "--set", "hooks=Auto")
 	must(t, err)
-	if strings.Contains(without, "helm.sh/hook") || strings.Contains(without, "kind: Job") || strings.Contains(without, "-uninstall") {
+	left := strings.Contains(without, "helm.sh/hook") || strings.Contains(without, "kind: Job") ||
+		strings.Contains(without, "-uninstall")
+	if left {
 		t.Error("hooks are rendered without a cluster")
 	}
 
@@ -601,7 +731,8 @@ func TestChartResources(t *testing.T) {
 	}
 }
 
-// TestChartAccounts: an account that the chart does not make is bound all the same, and one for both daemons is refused.
+// TestChartAccounts: an account that the chart does not make is bound all the same, and one for both daemons is
+// refused.
 func TestChartAccounts(t *testing.T) {
 	objects := render(t, "--set", "speaker.serviceAccount.create=false,speaker.serviceAccount.name=edge")
 	if objects["ServiceAccount edge"] != nil || objects["ServiceAccount holdfast-speaker"] != nil {
@@ -617,7 +748,8 @@ func TestChartAccounts(t *testing.T) {
 		!strings.Contains(err.Error(), "speaker.serviceAccount.name and proxy") {
 		t.Errorf("one account for speakers and proxies: %v", err)
 	}
-	if _, err := template(t, "--set", "speaker.serviceAccount.name=holdfast-controller"); err == nil || !strings.Contains(err.Error(), "an account of its own") {
+	_, err := template(t, "--set", "speaker.serviceAccount.name=holdfast-controller")
+	if err == nil || !strings.Contains(err.Error(), "an account of its own") {
 		t.Errorf("one account for both daemons: %v", err)
 	}
 }
@@ -645,7 +777,9 @@ func TestChartRefusesOnePortTwice(t *testing.T) {
 
 // TestChartKubeVersion: the oldest Kubernetes served is refused by the version before it.
 func TestChartKubeVersion(t *testing.T) {
-	for version, want := range map[string]bool{"v1.30.14": false, "v1.31.0": true, "v1.31.0-eks-1": true, "v1.36.3": true} {
+	for version, want := range map[string]bool{
+		"v1.30.14": false, "v1.31.0": true, "v1.31.0-eks-1": true, "v1.36.3": true,
+	} {
 		if _, err := template(t, "--kube-version", version); (err == nil) != want {
 			t.Errorf("%s: %v", version, err)
 		}
@@ -698,11 +832,15 @@ func TestCRDs(t *testing.T) {
 	}
 	var kustomization struct{ Resources []string }
 	must(t, yaml.Unmarshal([]byte(read(t, generated+"/kustomization.yaml")), &kustomization))
-	want := []string{"holdfast.dev_bfdprofiles.yaml", "holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml", "holdfast.dev_communities.yaml",
-		"holdfast.dev_egressallocations.yaml",
-		"holdfast.dev_floatingips.yaml", "holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml", "holdfast.dev_poolmemories.yaml",
-		"holdfast.dev_speakerstates.yaml"}
-	for where, got := range map[string][]string{"config/crd": base(inConfig), "the chart": base(inChart), "kustomization.yaml": kustomization.Resources} {
+	want := []string{
+		"holdfast.dev_bfdprofiles.yaml", "holdfast.dev_bgpadvertisements.yaml", "holdfast.dev_bgppeers.yaml",
+		"holdfast.dev_communities.yaml", "holdfast.dev_egressallocations.yaml", "holdfast.dev_floatingips.yaml",
+		"holdfast.dev_ipaddresspools.yaml", "holdfast.dev_l2advertisements.yaml", "holdfast.dev_poolmemories.yaml",
+		"holdfast.dev_speakerstates.yaml",
+	}
+	for where, got := range map[string][]string{
+		"config/crd": base(inConfig), "the chart": base(inChart), "kustomization.yaml": kustomization.Resources,
+	} {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", where, diff)
 		}

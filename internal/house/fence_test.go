@@ -32,57 +32,96 @@ var fence = map[string][]string{
 	"internal/config":    {"api", "internal/lb", "internal/openstack", "k8s.io/api", "k8s.io/apimachinery"},
 	"internal/haproxy":   {"internal/lb"},
 	"internal/openstack": {"internal/lb"},
-	"internal/layer2":    {"internal/lb", "internal/rt", "github.com/mdlayher", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/nft": {"internal/lb", "github.com/google/nftables/expr", "github.com/google/nftables/userdata", "github.com/mdlayher/netlink",
-		"github.com/mdlayher/socket", "golang.org/x"},
+	"internal/layer2": {
+		"internal/lb", "internal/rt", "github.com/mdlayher", "github.com/prometheus/client_golang", "golang.org/x",
+	},
+	"internal/nft": {
+		"internal/lb", "github.com/google/nftables/expr", "github.com/google/nftables/userdata",
+		"github.com/mdlayher/netlink", "github.com/mdlayher/socket", "golang.org/x",
+	},
 	"internal/filter": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/mdlayher/netlink",
 		"github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/relay": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang",
-		"golang.org/x"},
+	"internal/relay": {
+		"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang",
+		"golang.org/x",
+	},
 	"internal/egress": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/mdlayher/netlink",
 		"github.com/prometheus/client_golang", "github.com/vishvananda/netlink", "golang.org/x"},
-	"internal/divert":     {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "golang.org/x"},
-	"internal/bgp":        {"internal/child", "internal/daemon", "internal/lb", "github.com/prometheus/client_golang"},
-	"internal/bgp/engine": {"internal/child", "internal/lb", "github.com/osrg/gobgp/v4", "github.com/vishvananda/netlink", "golang.org/x"},
-	"internal/child":      {"golang.org/x/sys"},
-	"internal/unnumbered": {"internal/lb", "github.com/mdlayher/ndp", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/kubeproxy": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang",
-		"github.com/vishvananda/netlink", "golang.org/x"},
-	"internal/peering": {"internal/bfd", "internal/bgp", "internal/daemon", "internal/lb", "internal/link", "internal/unnumbered",
-		"github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/divert": {"internal/lb", "internal/nft", "github.com/google/nftables/expr", "golang.org/x"},
+	"internal/bgp":    {"internal/child", "internal/daemon", "internal/lb", "github.com/prometheus/client_golang"},
+	"internal/bgp/engine": {
+		"internal/child", "internal/lb", "github.com/osrg/gobgp/v4", "github.com/vishvananda/netlink", "golang.org/x",
+	},
+	"internal/child": {"golang.org/x/sys"},
+	"internal/unnumbered": {
+		"internal/lb", "github.com/mdlayher/ndp", "github.com/prometheus/client_golang", "golang.org/x",
+	},
+	"internal/kubeproxy": {
+		"internal/lb", "internal/nft", "github.com/google/nftables/expr", "github.com/prometheus/client_golang",
+		"github.com/vishvananda/netlink", "golang.org/x",
+	},
+	"internal/peering": {
+		"internal/bfd", "internal/bgp", "internal/daemon", "internal/lb", "internal/link", "internal/unnumbered",
+		"github.com/prometheus/client_golang", "golang.org/x",
+	},
 	"internal/podnetwork": {"internal/lb", "internal/nft", "golang.org/x"},
-	"internal/link":       {"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/report": {"api", "internal/config", "internal/daemon", "internal/k8s", "internal/lb", "internal/link", "internal/liveness",
-		"internal/plan", "k8s.io/api", "k8s.io/apimachinery", "golang.org/x"},
-	"internal/rt":        {"golang.org/x"},
-	"internal/bfd":       {"internal/rt", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/detect":    {"internal/lb"},
-	"internal/heartbeat": {"internal/child", "internal/detect", "internal/rt", "github.com/prometheus/client_golang", "golang.org/x"},
-	"internal/liveness":  {"internal/detect", "internal/lb", "golang.org/x/sync/errgroup"},
-	"internal/members": {"internal/heartbeat", "internal/lb", "github.com/hashicorp/memberlist", "github.com/prometheus/client_golang",
-		"golang.org/x"},
-	"internal/k8s": {"api", "internal/config", "internal/lb", "k8s.io", "github.com/klauspost/compress/s2", "github.com/prometheus/client_golang",
-		"golang.org/x"},
+	"internal/link": {
+		"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x",
+	},
+	"internal/report": {
+		"api", "internal/config", "internal/daemon", "internal/k8s", "internal/lb", "internal/link",
+		"internal/liveness", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "golang.org/x",
+	},
+	"internal/rt":     {"golang.org/x"},
+	"internal/bfd":    {"internal/rt", "github.com/prometheus/client_golang", "golang.org/x"},
+	"internal/detect": {"internal/lb"},
+	"internal/heartbeat": {
+		"internal/child", "internal/detect", "internal/rt", "github.com/prometheus/client_golang", "golang.org/x",
+	},
+	"internal/liveness": {"internal/detect", "internal/lb", "golang.org/x/sync/errgroup"},
+	"internal/members": {
+		"internal/heartbeat", "internal/lb", "github.com/hashicorp/memberlist", "github.com/prometheus/client_golang",
+		"golang.org/x",
+	},
+	"internal/k8s": {
+		"api", "internal/config", "internal/lb", "k8s.io", "github.com/klauspost/compress/s2",
+		"github.com/prometheus/client_golang", "golang.org/x",
+	},
 	"internal/nodelifecycle": {"api", "internal/lb", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils",
 		"github.com/prometheus/client_golang"},
-	"kubectl-holdfast": {"api", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io", "github.com/spf13/cobra",
-		"golang.org/x/sync/errgroup", "gopkg.in/gcfg.v1", "sigs.k8s.io/yaml"},
-	"internal/daemon":   {"github.com/prometheus/client_golang", "golang.org/x/sys"},
-	"internal/apitest":  {"gopkg.in/evanphx/json-patch.v4", "k8s.io", "sigs.k8s.io/yaml"},
-	"internal/nstest":   {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
-	"internal/house":    {},
-	"controller":        {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
+	"kubectl-holdfast": {
+		"api", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io", "github.com/spf13/cobra",
+		"golang.org/x/sync/errgroup", "gopkg.in/gcfg.v1", "sigs.k8s.io/yaml",
+	},
+	"internal/daemon":  {"github.com/prometheus/client_golang", "golang.org/x/sys"},
+	"internal/apitest": {"gopkg.in/evanphx/json-patch.v4", "k8s.io", "sigs.k8s.io/yaml"},
+	"internal/nstest":  {"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x"},
+	"internal/house":   {},
+	"controller": {
+		"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x",
+	},
 	"speaker/bgp":       {"internal/bgp/engine"},
 	"speaker/heartbeat": {"internal/bfd", "internal/heartbeat"},
-	"proxy": {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "github.com/prometheus/client_model",
-		"github.com/prometheus/common", "golang.org/x"},
-	"speaker":              {"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x"},
-	"e2e":                  {"api", "e2e", "internal/k8s", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x", "github.com/vishvananda"},
-	"e2e/cmd/bench":        {"api", "e2e", "internal/config", "internal/ipam", "internal/k8s", "internal/lb", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x"},
-	"e2e/chaos":            {},
-	"e2e/whohas":           {"golang.org/x"},
-	"e2e/lab":              {"e2e/lab", "release/oci", "golang.org/x", "github.com/vishvananda"},
-	"e2e/kind":             {"e2e/kind", "e2e/lab/debian", "e2e/lab/router", "e2e/lab/toolset", "e2e/lab/wire", "release/oci"},
+	"proxy": {
+		"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang",
+		"github.com/prometheus/client_model", "github.com/prometheus/common", "golang.org/x",
+	},
+	"speaker": {
+		"api", "internal", "k8s.io/api", "k8s.io/apimachinery", "github.com/prometheus/client_golang", "golang.org/x",
+	},
+	"e2e": {
+		"api", "e2e", "internal/k8s", "k8s.io", "sigs.k8s.io/yaml", "golang.org/x", "github.com/vishvananda",
+	},
+	"e2e/cmd/bench": {
+		"api", "e2e", "internal/config", "internal/ipam", "internal/k8s", "internal/lb", "k8s.io", "sigs.k8s.io/yaml",
+		"golang.org/x",
+	},
+	"e2e/chaos":  {},
+	"e2e/whohas": {"golang.org/x"},
+	"e2e/lab":    {"e2e/lab", "release/oci", "golang.org/x", "github.com/vishvananda"},
+	"e2e/kind": {
+		"e2e/kind", "e2e/lab/debian", "e2e/lab/router", "e2e/lab/toolset", "e2e/lab/wire", "release/oci",
+	},
 	"e2e/kind/cmd/runcfit": {},
 	"e2e/lab/debian":       {},
 	"e2e/lab/plugin":       {"e2e/lab/toolset", "e2e/lab/wire", "release/oci"},
@@ -91,8 +130,11 @@ var fence = map[string][]string{
 	"e2e/lab/wire":         {},
 	"e2e/lab/hostinit":     {"golang.org/x"},
 	"e2e/lab/cmd/pause":    {},
-	"release":              {"release/oci", "github.com/CycloneDX/cyclonedx-go", "github.com/google/go-containerregistry", "sigs.k8s.io/yaml"},
-	"release/oci":          {"github.com/google/go-containerregistry"},
+	"release": {
+		"release/oci", "github.com/CycloneDX/cyclonedx-go", "github.com/google/go-containerregistry",
+		"sigs.k8s.io/yaml",
+	},
+	"release/oci": {"github.com/google/go-containerregistry"},
 }
 
 // testOnly are packages that only tests, and each other, may import.
@@ -147,7 +189,8 @@ func breaches(packages []goPackage) []string {
 				out = append(out, fmt.Sprintf("%s must not import %s", from, to))
 				continue
 			}
-			ours := slices.ContainsFunc(may, func(m string) bool { return below(to, m) }) && (slices.Contains(testOnly, from) || !slices.Contains(testOnly, to))
+			ours := slices.ContainsFunc(may, func(m string) bool { return below(to, m) }) &&
+				(slices.Contains(testOnly, from) || !slices.Contains(testOnly, to))
 			// Packages of one tree may use each other.
 			if isStandard(i) || ours || below(to, from) {
 				continue
@@ -176,7 +219,8 @@ func TestFence(t *testing.T) {
 	for _, tree := range []string{"api", "controller", "e2e", "internal", "proxy", "release", "speaker"} {
 		reads(t, "../../"+tree)
 	}
-	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak,oldest,upgrade,hostile,alerts,chaos", "-json=ImportPath,Imports", module+"/...")
+	cmd := exec.Command("go", "list", "-e", "-tags", "e2e,soak,oldest,upgrade,hostile,alerts,chaos",
+		"-json=ImportPath,Imports", module+"/...")
 	cmd.Stderr = t.Output()
 	list, err := cmd.Output()
 	must(t, err)
@@ -203,11 +247,15 @@ func TestFenceCanFail(t *testing.T) {
 	got := breaches([]goPackage{
 		{ImportPath: ours("internal/plan"), Imports: []string{"slices", ours("internal/lb"), ours("internal/link")}},
 		{ImportPath: ours("internal/ipam"), Imports: []string{"golang.org/x/sync/errgroup"}},
-		{ImportPath: ours("internal/layer2"), Imports: []string{"k8s.io/api/core/v1", ours("internal/link"), ours("internal/bgp")}},
+		{ImportPath: ours("internal/layer2"), Imports: []string{
+			"k8s.io/api/core/v1", ours("internal/link"), ours("internal/bgp"),
+		}},
 		{ImportPath: ours("internal/layer2/inner"), Imports: []string{"github.com/vishvananda/netlink"}},
 		{ImportPath: ours("internal/k8s"), Imports: []string{"k8s.io/client-go/rest", ours("internal/plan")}},
-		{ImportPath: ours("speaker"), Imports: []string{ours("internal/bgp"), ours("internal/nstest"), "k8s.io/client-go/rest",
-			"github.com/osrg/gobgp/v4/api", "github.com/hashicorp/memberlist"}},
+		{ImportPath: ours("speaker"), Imports: []string{
+			ours("internal/bgp"), ours("internal/nstest"), "k8s.io/client-go/rest", "github.com/osrg/gobgp/v4/api",
+			"github.com/hashicorp/memberlist",
+		}},
 		{ImportPath: ours("e2e/lab"), Imports: []string{ours("release/oci"), ours("internal/lb")}},
 		{ImportPath: ours("internal/novel"), Imports: []string{"fmt"}},
 		{ImportPath: ours("internal/bgp"), Imports: []string{ours("internal/bgp/engine"), "github.com/osrg/gobgp/v4/api"}},
@@ -239,17 +287,19 @@ func TestFenceCanFail(t *testing.T) {
 // apiNeeds are the modules whose packages the API types import, themselves or through others. Whoever imports the types
 // takes these on, and nothing that the daemons need.
 var apiNeeds = []string{
-	"github.com/fxamacker/cbor/v2", "github.com/go-logr/logr", "github.com/json-iterator/go", "github.com/modern-go/concurrent",
-	"github.com/modern-go/reflect2", "github.com/x448/float16", "go.yaml.in/yaml/v2", "golang.org/x/net", "golang.org/x/text",
-	"gopkg.in/inf.v0", "k8s.io/apimachinery", "k8s.io/klog/v2", "k8s.io/kube-openapi", "k8s.io/utils", "sigs.k8s.io/json",
-	"sigs.k8s.io/randfill", "sigs.k8s.io/structured-merge-diff/v6",
+	"github.com/fxamacker/cbor/v2", "github.com/go-logr/logr", "github.com/json-iterator/go",
+	"github.com/modern-go/concurrent", "github.com/modern-go/reflect2", "github.com/x448/float16", "go.yaml.in/yaml/v2",
+	"golang.org/x/net", "golang.org/x/text", "gopkg.in/inf.v0", "k8s.io/apimachinery", "k8s.io/klog/v2",
+	"k8s.io/kube-openapi", "k8s.io/utils", "sigs.k8s.io/json", "sigs.k8s.io/randfill",
+	"sigs.k8s.io/structured-merge-diff/v6",
 }
 
 // TestAPIModule: the types are a module of their own, which needs apimachinery and what that needs.
 func TestAPIModule(t *testing.T) {
 	const dir = "../../api/v1beta1"
 	reads(t, dir)
-	cmd := exec.Command("go", "-C", dir, "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}} {{.Module.Path}}{{end}}", "./...")
+	cmd := exec.Command("go", "-C", dir, "list", "-deps", "-f",
+		"{{if not .Standard}}{{.ImportPath}} {{.Module.Path}}{{end}}", "./...")
 	cmd.Env = append(cmd.Environ(), "GOWORK=off")
 	cmd.Stderr = t.Output()
 	out, err := cmd.Output()

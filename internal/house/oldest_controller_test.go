@@ -32,8 +32,8 @@ type oldestController struct {
 	program string
 }
 
-// TestOldestController: the controller assigns addresses, and ports that pods send from, by the rights that it is given.
-// After uninstall the Service keeps its addresses, and nothing waits for a controller.
+// TestOldestController: the controller assigns addresses, and ports that pods send from, by the rights that it is
+// given. After uninstall the Service keeps its addresses, and nothing waits for a controller.
 func TestOldestController(t *testing.T) {
 	s := newOldestController(t)
 	s.apply(t, "../../config/samples/pool.yaml")
@@ -84,8 +84,10 @@ func service(name string, finalizers ...string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, Finalizers: finalizers},
 		// There are fewer node ports than Services.
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, IPFamilyPolicy: &policy, Ports: []corev1.ServicePort{{Port: 80}},
-			AllocateLoadBalancerNodePorts: new(bool)},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, IPFamilyPolicy: &policy, Ports: []corev1.ServicePort{{Port: 80}},
+			AllocateLoadBalancerNodePorts: new(bool),
+		},
 	}
 }
 
@@ -108,7 +110,8 @@ func (s oldestController) command(t *testing.T, account string, args ...string) 
 func (s oldestController) run(t *testing.T) (stop func()) {
 	t.Helper()
 	const anyPort = "127.0.0.1:0"
-	cmd := s.command(t, "holdfast-controller", "--namespace=holdfast-system", "--metrics-listen="+anyPort, "--health-listen="+anyPort, "--debug-listen="+anyPort)
+	cmd := s.command(t, "holdfast-controller", "--namespace=holdfast-system", "--metrics-listen="+anyPort,
+		"--health-listen="+anyPort, "--debug-listen="+anyPort)
 	must(t, cmd.Start())
 	stop = func() {
 		_ = cmd.Process.Kill()
@@ -122,11 +125,13 @@ func (s oldestController) run(t *testing.T) (stop func()) {
 func (s oldestController) waitAssigned(t *testing.T, name string) {
 	t.Helper()
 	var last *corev1.Service
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (done bool, err error) {
-		last, err = s.kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
-		return err == nil && len(last.Status.LoadBalancer.Ingress) == 2 && meta.IsStatusConditionTrue(last.Status.Conditions, v1beta1.ConditionAddressAssigned) &&
-			slices.Contains(last.Finalizers, v1beta1.FinalizerAddress), err
-	})
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (done bool, err error) {
+			last, err = s.kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+			return err == nil && len(last.Status.LoadBalancer.Ingress) == 2 &&
+				meta.IsStatusConditionTrue(last.Status.Conditions, v1beta1.ConditionAddressAssigned) &&
+				slices.Contains(last.Finalizers, v1beta1.FinalizerAddress), err
+		})
 	if err != nil {
 		t.Fatalf("%v: %+v", err, last)
 	}
@@ -142,24 +147,30 @@ func (s oldestController) checkEgress(t *testing.T, name string) {
 	must(t, err)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
-		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}, AutomountServiceAccountToken: new(bool)},
+		Spec: corev1.PodSpec{
+			NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}},
+			AutomountServiceAccountToken: new(bool),
+		},
 	}
 	_, err = core.Pods(metav1.NamespaceDefault).Create(t.Context(), pod, metav1.CreateOptions{})
 	must(t, err)
 	ask := fmt.Sprintf(`{"metadata":{"annotations":{"holdfast.dev/egress":"true"}},"spec":{"selector":{"app":%q}}}`, name)
-	_, err = core.Services(metav1.NamespaceDefault).Patch(t.Context(), name, types.MergePatchType, []byte(ask), metav1.PatchOptions{})
+	_, err = core.Services(metav1.NamespaceDefault).Patch(t.Context(), name, types.MergePatchType, []byte(ask),
+		metav1.PatchOptions{})
 	must(t, err)
 
 	s.waitSlices(t, "61440 n1 default", "61440 n1 default")
-	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		sv, err := core.Services(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
-		return err == nil && meta.IsStatusConditionTrue(sv.Status.Conditions, v1beta1.ConditionEgress), err
-	})
+	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			sv, err := core.Services(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+			return err == nil && meta.IsStatusConditionTrue(sv.Status.Conditions, v1beta1.ConditionEgress), err
+		})
 	if err != nil {
 		t.Errorf("the Service does not say that its pods send: %v", err)
 	}
 
-	must(t, core.Pods(metav1.NamespaceDefault).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+	must(t,
+		core.Pods(metav1.NamespaceDefault).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	s.waitSlices(t, "61440 n1 default rests", "61440 n1 default rests")
 }
 
@@ -167,10 +178,11 @@ func (s oldestController) checkEgress(t *testing.T, name string) {
 func (s oldestController) waitSlices(t *testing.T, want ...string) {
 	t.Helper()
 	var last []string
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-		last = s.slices(t)
-		return slices.Equal(last, want), nil
-	})
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true,
+		func(context.Context) (bool, error) {
+			last = s.slices(t)
+			return slices.Equal(last, want), nil
+		})
 	if err != nil {
 		t.Fatalf("pods send from %v, want %v", last, want)
 	}
@@ -179,7 +191,9 @@ func (s oldestController) waitSlices(t *testing.T, want ...string) {
 // slices returns all slices as "FIRST NODE NAMESPACE", with "rests" for a slice that rests.
 func (s oldestController) slices(t *testing.T) (out []string) {
 	t.Helper()
-	kind := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "holdfast.dev/v1beta1", "kind": "EgressAllocation"}}
+	kind := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "holdfast.dev/v1beta1", "kind": "EgressAllocation",
+	}}
 	list, err := resourceOf(t, s.config, kind).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
 	for _, item := range list.Items {
@@ -238,17 +252,21 @@ func (s oldestController) uninstall(t *testing.T, services int) {
 func (s oldestController) deleteAll(t *testing.T) {
 	t.Helper()
 	must(t, s.kube.CoreV1().Services(metav1.NamespaceDefault).Delete(t.Context(), "web", metav1.DeleteOptions{}))
-	crd := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}}
+	crd := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+	}}
 	client := resourceOf(t, s.config, crd)
 	must(t, client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		left, err := client.List(ctx, metav1.ListOptions{})
-		return err == nil && len(left.Items) == 0, err
-	})
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			left, err := client.List(ctx, metav1.ListOptions{})
+			return err == nil && len(left.Items) == 0, err
+		})
 	if err != nil {
 		t.Errorf("CRDs stay: %v", err)
 	}
-	if _, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), "web", metav1.GetOptions{}); err == nil {
+	_, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), "web", metav1.GetOptions{})
+	if err == nil {
 		t.Error("the Service stays")
 	}
 }

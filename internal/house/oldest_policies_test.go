@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestOldestPolicies: on the oldest supported Kubernetes our accounts may write what they must, and nothing that the policies
-// forbid.
+// TestOldestPolicies: on the oldest supported Kubernetes our accounts may write what they must, and nothing that the
+// policies forbid.
 func TestOldestPolicies(t *testing.T) {
 	s := newOldest(t)
 	addAccount(t, s.config)
@@ -42,12 +42,13 @@ func (s oldest) testOneRelease(t *testing.T) {
 	u := &unstructured.Unstructured{Object: fields}
 	client := resourceOf(t, s.config, u)
 	var refusal error
-	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		if _, refusal = client.Create(ctx, u, metav1.CreateOptions{}); refusal == nil {
-			return false, client.Delete(ctx, u.GetName(), metav1.DeleteOptions{}) // the server has yet to compile the policy
-		}
-		return true, nil
-	})
+	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			if _, refusal = client.Create(ctx, u, metav1.CreateOptions{}); refusal == nil {
+				return false, client.Delete(ctx, u.GetName(), metav1.DeleteOptions{}) // the server has yet to compile the policy
+			}
+			return true, nil
+		})
 	if err != nil || !strings.Contains(refusal.Error(), fromElsewhere) {
 		t.Errorf("a second release: got %v, %v, want %q", refusal, err, fromElsewhere)
 	}
@@ -74,9 +75,10 @@ func waitForPolicies(t *testing.T, s oldest) {
 		{"holdfast-system:holdfast-controller", "", object(t, aService), label},
 		{"holdfast-system:holdfast-controller", "", object(t, aPod), label},
 	} {
-		err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-			return s.decide(t, w) != nil, nil
-		})
+		err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true,
+			func(context.Context) (bool, error) {
+				return s.decide(t, w) != nil, nil
+			})
 		if err != nil {
 			t.Fatalf("%s may write %s to %s: %v", w.account, w.patch, w.object.GetObjectKind().GroupVersionKind().Kind, err)
 		}
@@ -89,7 +91,8 @@ func (s oldest) decide(t *testing.T, w write) error {
 	before := s.put(t, w.object)
 	defer s.remove(t, before)
 	client := resourceOf(t, s.as(w.account, w.node), before)
-	after, err := client.Patch(t.Context(), before.GetName(), patchType(w.object), patchBody(t, w), metav1.PatchOptions{}, "status")
+	after, err := client.Patch(t.Context(), before.GetName(), patchType(w.object), patchBody(t, w),
+		metav1.PatchOptions{}, "status")
 	if err == nil && w.patch != `{}` && cmp.Equal(content(before), content(after)) {
 		return errIgnored
 	}
@@ -152,7 +155,8 @@ func complete(t *testing.T, u *unstructured.Unstructured) {
 	case "Service":
 		err = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"port": int64(80)}}, "spec", "ports")
 	case "Pod":
-		err = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"name": "web", "image": "web"}}, "spec", "containers")
+		err = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"name": "web", "image": "web"}}, "spec",
+			"containers")
 	}
 	must(t, err)
 }
@@ -160,7 +164,8 @@ func complete(t *testing.T, u *unstructured.Unstructured) {
 func (s oldest) remove(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
 	client := resourceOf(t, s.config, o)
-	_, err := client.Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	_, err := client.Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+		metav1.PatchOptions{})
 	if err == nil {
 		err = client.Delete(t.Context(), o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 	}
@@ -178,15 +183,17 @@ func (s oldest) testRights(t *testing.T) {
 	} {
 		o := s.put(t, object(t, tt.manifest))
 		client := resourceOf(t, s.as(tt.account, "w1"), o)
-		_, err := client.Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`), metav1.PatchOptions{})
+		_, err := client.Patch(t.Context(), o.GetName(), types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"app":"other"}}}`), metav1.PatchOptions{})
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
 		}
 		s.remove(t, o)
 	}
 	for node, want := range map[string]string{"w1": "", "w2": "of its own node only", "": "of its own node only"} {
-		state := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "holdfast.dev/v1beta1", "kind": "SpeakerState",
-			"metadata": map[string]any{"name": "w1"}}}
+		state := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "holdfast.dev/v1beta1", "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"},
+		}}
 		created, err := resourceOf(t, s.as(speaker, node), state).Create(t.Context(), state, metav1.CreateOptions{})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("create w1 from node %q: got %v, want %q", node, err, want)

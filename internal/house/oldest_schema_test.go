@@ -126,8 +126,8 @@ func trials(t *testing.T, c crd) []trial {
 	return out
 }
 
-// testExtremes: the server refuses an extreme value, or its object can be read. The tests without a server rely on the same
-// validation.
+// testExtremes: the server refuses an extreme value, or its object can be read. The tests without a server rely on the
+// same validation.
 func (s oldestKinds) testExtremes(t *testing.T) {
 	for _, c := range readCRDs(t) {
 		t.Run(c.name, func(t *testing.T) {
@@ -186,20 +186,33 @@ type breach struct{ kind, message, parts string }
 // broken break the rules on spec. The rest of the object is an example.
 var broken = []breach{
 	{"BFDProfile", "echo mode is not supported", `{"spec":{"echoMode":true}}`},
-	{"BGPAdvertisement", "serviceSelectors pick single addresses", `{"spec":{"serviceSelectors":[{}],"aggregationLength":24}}`},
+	{
+		"BGPAdvertisement",
+		"serviceSelectors pick single addresses", `{"spec":{"serviceSelectors":[{}],"aggregationLength":24}}`,
+	},
 	{"BGPAdvertisement", "the numbers of a community go to 65535", `{"spec":{"communities":["65536:1"]}}`},
 	{"Community", "the numbers of a community go to 65535", `{"spec":{"communities":[{"name":"a","value":"65536:1"}]}}`},
 	{"BGPPeer", "ebgpMultiHop is for peers of another AS", `{"spec":{"ebgpMultiHop":true,"myASN":64513}}`},
 	{"BGPPeer", "write either peerASN, or dynamicASN", `{"spec":{"dynamicASN":"external"}}`},
 	{"BGPPeer", "localASN is for peers of another AS", `{"spec":{"localASN":64513,"peerASN":64513}}`},
 	{"BGPPeer", "ttlSecurity and ebgpMultiHop exclude each other", `{"spec":{"ttlSecurity":2,"ebgpMultiHop":true}}`},
-	{"BGPPeer", "write either password or passwordSecret", `{"spec":{"password":"secret","passwordSecret":{"name":"router"}}}`},
-	{"BGPPeer", "passwordSecret needs the name of the Secret", `{"spec":{"passwordSecret":{"namespace":"holdfast-system"}}}`},
+	{
+		"BGPPeer",
+		"write either password or passwordSecret", `{"spec":{"password":"secret","passwordSecret":{"name":"router"}}}`,
+	},
+	{
+		"BGPPeer",
+		"passwordSecret needs the name of the Secret", `{"spec":{"passwordSecret":{"namespace":"holdfast-system"}}}`,
+	},
 	{"BGPPeer", "sessions within a VRF are not served", `{"spec":{"vrf":"red"}}`},
 	{"BGPPeer", "sourceAddress and peerAddress must be of one", `{"spec":{"sourceAddress":"2001:db8::1"}}`},
 	{"BGPPeer", "write either peerAddress, or interface", `{"spec":{"interface":"eth0"}}`},
 	{"BGPPeer", "interface and sourceAddress exclude each other", `{"spec":{"interface":"eth0","peerAddress":null}}`},
-	{"BGPPeer", "interface and ebgpMultiHop exclude each other", `{"spec":{"interface":"eth0","peerAddress":null,"sourceAddress":null,"ebgpMultiHop":true}}`},
+	{
+		"BGPPeer",
+		"interface and ebgpMultiHop exclude each other",
+		`{"spec":{"interface":"eth0","peerAddress":null,"sourceAddress":null,"ebgpMultiHop":true}}`,
+	},
 	{"BGPPeer", "keepaliveTime must not be longer", `{"spec":{"keepaliveTime":"91s"}}`},
 	{"BGPPeer", "peerAddress must be an IPv4 or IPv6", `{"spec":{"peerAddress":"192.0.2.256"}}`},
 	{"BGPPeer", "sourceAddress must be an IPv4 or IPv6", `{"spec":{"sourceAddress":"router"}}`},
@@ -208,9 +221,19 @@ var broken = []breach{
 	{"BGPPeer", "connectTime must be between 1s", `{"spec":{"connectTime":"65536s"}}`},
 	{"BGPPeer", "routerID must have the form", `{"spec":{"routerID":"2001:db8::1"}}`},
 	{"EgressAllocation", "the name must be an IPv4 address", `{}`},
-	{"FloatingIP", "each of addresses must be of one of ipFamilies", `{"spec":{"addresses":["2001:db8::1"],"ipFamilies":["IPv4"]}}`},
-	{"FloatingIP", "each address must be an IPv4 or IPv6 address", `{"spec":{"addresses":["192.0.2.0/24"],"ipFamilies":null}}`},
-	{"FloatingIP", "two addresses must be of two families", `{"spec":{"addresses":["192.0.2.1","192.0.2.2"],"ipFamilies":null}}`},
+	{
+		"FloatingIP",
+		"each of addresses must be of one of ipFamilies",
+		`{"spec":{"addresses":["2001:db8::1"],"ipFamilies":["IPv4"]}}`,
+	},
+	{
+		"FloatingIP",
+		"each address must be an IPv4 or IPv6 address", `{"spec":{"addresses":["192.0.2.0/24"],"ipFamilies":null}}`,
+	},
+	{
+		"FloatingIP",
+		"two addresses must be of two families", `{"spec":{"addresses":["192.0.2.1","192.0.2.2"],"ipFamilies":null}}`,
+	},
 	{"IPAddressPool", "each address must be a prefix", `{"spec":{"addresses":["192.0.2.1-192.0.2.x"]}}`},
 	{"IPAddressPool", "a range begins with its lowest address", `{"spec":{"addresses":["192.0.2.20-192.0.2.10"]}}`},
 	{"IPAddressPool", "a pool cannot hold every address", `{"spec":{"addresses":["::/0"]}}`},
@@ -221,7 +244,10 @@ var broken = []breach{
 const conditionsRule = "the times and generations of conditions"
 
 // outside are values of conditions that the rule on them refuses.
-var outside = []string{`"lastTransitionTime":"0000-01-01T00:00:00Z"`, `"lastTransitionTime":"2026-01-02T03:04:05Z","observedGeneration":4611686018427387905`}
+var outside = []string{
+	`"lastTransitionTime":"0000-01-01T00:00:00Z"`,
+	`"lastTransitionTime":"2026-01-02T03:04:05Z","observedGeneration":4611686018427387905`,
+}
 
 // samples returns what breaks the rules of a kind.
 func samples(c crd) []breach {
@@ -292,16 +318,24 @@ func unmarshal(t *testing.T, text string) map[string]any {
 // server enforces no format of numbers.
 func (s oldestKinds) testBounds(t *testing.T) {
 	for _, tt := range []struct{ kind, parts, want string }{
-		{"IPAddressPool", `{"spec":{"addresses":["192.0.2.0/24"],"quota":{"perNamespace":{"ipv4":9999999999}}}}`, "should be less than or equal to 2147483647"},
+		{
+			"IPAddressPool",
+			`{"spec":{"addresses":["192.0.2.0/24"],"quota":{"perNamespace":{"ipv4":9999999999}}}}`,
+			"should be less than or equal to 2147483647",
+		},
 		{"SpeakerState", `{"status":{"observed":"2026-01-02T03:04:05Z"}}`, "should match"},
-		{"SpeakerState", `{"status":{"unreachable":[{"node":"w2","since":"2026-01-02T03:04:05.678901+01:00"}]}}`, "should match"},
+		{
+			"SpeakerState",
+			`{"status":{"unreachable":[{"node":"w2","since":"2026-01-02T03:04:05.678901+01:00"}]}}`, "should match",
+		},
 	} {
 		err := s.store(t.Context(), tt.kind, "bound", unmarshal(t, tt.parts))
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.parts, err, tt.want)
 		}
 		plural, _ := resource(tt.kind)
-		if err := s.holdfast.Delete().Resource(plural).Name("bound").Do(t.Context()).Error(); err != nil && !apierrors.IsNotFound(err) {
+		err := s.holdfast.Delete().Resource(plural).Name("bound").Do(t.Context()).Error()
+		if err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
 	}

@@ -33,21 +33,25 @@ func startServer(t testing.TB) *rest.Config {
 	dir := t.TempDir()
 	client, peer, secure := freePort(t), freePort(t), freePort(t)
 	etcd := "http://127.0.0.1:" + client
-	runServer(t, dir, "etcd", "--name=one", "--data-dir="+filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--log-level=warn",
-		"--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
-		"--listen-peer-urls=http://127.0.0.1:"+peer, "--initial-advertise-peer-urls=http://127.0.0.1:"+peer, "--initial-cluster=one=http://127.0.0.1:"+peer)
+	runServer(t, dir, "etcd", "--name=one", "--data-dir="+filepath.Join(dir, "etcd"), "--unsafe-no-fsync",
+		"--log-level=warn", "--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
+		"--listen-peer-urls=http://127.0.0.1:"+peer, "--initial-advertise-peer-urls=http://127.0.0.1:"+peer,
+		"--initial-cluster=one=http://127.0.0.1:"+peer)
 
 	tokens, key := filepath.Join(dir, "tokens.csv"), filepath.Join(dir, "sa.key")
 	must(t, os.WriteFile(tokens, []byte(adminToken+`,admin,admin,"system:masters"`), 0o600))
 	must(t, os.WriteFile(key, newKey(t), 0o600))
 	// The API server makes a certificate of its own. No test looks for it in the Service kubernetes.
-	runServer(t, dir, "kube-apiserver", "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+secure, "--cert-dir="+dir,
-		"--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
-		"--token-auth-file="+tokens, "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",
+	runServer(t, dir, "kube-apiserver", "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+secure,
+		"--cert-dir="+dir, "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112", "--token-auth-file="+tokens,
+		"--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+key, "--service-account-signing-key-file="+key, "--profiling=false")
 
-	config := &rest.Config{Host: "https://127.0.0.1:" + secure, BearerToken: adminToken, QPS: -1, WarningHandler: rest.NoWarnings{},
-		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "apiserver.crt")}}
+	config := &rest.Config{
+		Host: "https://127.0.0.1:" + secure, BearerToken: adminToken, QPS: -1, WarningHandler: rest.NoWarnings{},
+		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "apiserver.crt")},
+	}
 	waitReady(t, dir, config)
 	return config
 }
@@ -77,14 +81,15 @@ func runServer(t testing.TB, dir, name string, args ...string) {
 func waitReady(t testing.TB, dir string, config *rest.Config) {
 	t.Helper()
 	var failure error
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, startTime, true, func(ctx context.Context) (bool, error) {
-		var kube *kubernetes.Clientset
-		// The client reads the certificate, which the API server has yet to make.
-		if kube, failure = kubernetes.NewForConfig(config); failure == nil {
-			_, failure = kube.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
-		}
-		return failure == nil, nil
-	})
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, startTime, true,
+		func(ctx context.Context) (bool, error) {
+			var kube *kubernetes.Clientset
+			// The client reads the certificate, which the API server has yet to make.
+			if kube, failure = kubernetes.NewForConfig(config); failure == nil {
+				_, failure = kube.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+			}
+			return failure == nil, nil
+		})
 	if err != nil {
 		log, _ := os.ReadFile(filepath.Join(dir, "kube-apiserver.log"))
 		t.Fatalf("%v: %v\n%s", err, failure, log[max(0, len(log)-4000):])

@@ -32,8 +32,8 @@ import (
 // oldest is an API server of the oldest Kubernetes that Holdfast supports, with our installation.
 type oldest struct{ config *rest.Config }
 
-// newOldest starts a server, applies our CRDs and what config/default installs, and waits until our kinds are served. No field may
-// be unknown to the server.
+// newOldest starts a server, applies our CRDs and what config/default installs, and waits until our kinds are served.
+// No field may be unknown to the server.
 func newOldest(t testing.TB) oldest {
 	t.Helper()
 	s := oldest{startServer(t)}
@@ -83,7 +83,8 @@ func resourceOf(t testing.TB, config *rest.Config, o *unstructured.Unstructured)
 	discover, err := discovery.NewDiscoveryClientForConfig(config)
 	must(t, err)
 	kind := o.GroupVersionKind()
-	mapping, err := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discover)).RESTMapping(kind.GroupKind(), kind.Version)
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discover))
+	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	must(t, err)
 	client, err := dynamic.NewForConfig(config)
 	must(t, err)
@@ -99,27 +100,29 @@ func (s oldest) waitEstablished(t testing.TB, want int) {
 	client, err := apiextensions.NewForConfig(s.config)
 	must(t, err)
 	var missing error
-	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		list, err := client.CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return false, err
-		}
-		missing = nil
-		if len(list.Items) != want {
-			missing = fmt.Errorf("%d CRDs of %d", len(list.Items), want)
-		}
-		for _, c := range list.Items {
-			missing = errors.Join(missing, established(&c))
-		}
-		return missing == nil, nil
-	})
+	err = wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			list, err := client.CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return false, err
+			}
+			missing = nil
+			if len(list.Items) != want {
+				missing = fmt.Errorf("%d CRDs of %d", len(list.Items), want)
+			}
+			for _, c := range list.Items {
+				missing = errors.Join(missing, established(&c))
+			}
+			return missing == nil, nil
+		})
 	if err != nil {
 		t.Fatalf("%v: %v", err, missing)
 	}
 }
 
 func established(c *apiextensionsv1.CustomResourceDefinition) error {
-	if !apihelpers.IsCRDConditionTrue(c, apiextensionsv1.Established) || apihelpers.IsCRDConditionTrue(c, apiextensionsv1.NonStructuralSchema) {
+	established := apihelpers.IsCRDConditionTrue(c, apiextensionsv1.Established)
+	if !established || apihelpers.IsCRDConditionTrue(c, apiextensionsv1.NonStructuralSchema) {
 		return fmt.Errorf("%s: %v", c.Name, c.Status.Conditions)
 	}
 	return nil

@@ -53,7 +53,8 @@ func operators(t *testing.T) map[string]string {
 	t.Helper()
 	pages := documents(t)
 	maps.DeleteFunc(pages, func(page, _ string) bool {
-		return strings.HasPrefix(page, "docs/evidence/") || strings.HasPrefix(page, "docs/reference/") || page == "docs/design.md"
+		return strings.HasPrefix(page, "docs/evidence/") || strings.HasPrefix(page, "docs/reference/") ||
+			page == "docs/design.md"
 	})
 	return pages
 }
@@ -91,7 +92,8 @@ func TestPagesManifests(t *testing.T) {
 			for _, manifest := range b.manifests() {
 				if count++; strings.HasPrefix(strings.TrimSpace(manifest), "spec:") {
 					if !slices.ContainsFunc(kinds, func(c apitest.CRD) bool {
-						return len(refusedBy(c, "apiVersion: holdfast.dev/v1beta1\nkind: "+c.Kind+"\nmetadata: {name: x}\n"+manifest)) == 0
+						return len(refusedBy(c,
+							"apiVersion: holdfast.dev/v1beta1\nkind: "+c.Kind+"\nmetadata: {name: x}\n"+manifest)) == 0
 					}) {
 						t.Errorf("%s: no kind accepts\n%s", page, manifest)
 					}
@@ -136,7 +138,8 @@ func refused(kinds []apitest.CRD, manifest string) (out []string) {
 			out = append(out, err.Error())
 			continue
 		}
-		i := slices.IndexFunc(kinds, func(c apitest.CRD) bool { return c.Kind == o.Kind && o.APIVersion == "holdfast.dev/v1beta1" })
+		i := slices.IndexFunc(kinds,
+			func(c apitest.CRD) bool { return c.Kind == o.Kind && o.APIVersion == "holdfast.dev/v1beta1" })
 		if i >= 0 {
 			out = append(out, refusedBy(kinds[i], part)...)
 		} else if _, _, err := strict.Decode([]byte(part), nil, nil); err != nil {
@@ -159,7 +162,8 @@ func refusedBy(c apitest.CRD, manifest string) (out []string) {
 	if err := c.Check(body); err != nil {
 		out = append(out, err.Error())
 	}
-	for _, field := range pruning.PruneWithOptions(o, c.Schema, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
+	for _, field := range pruning.PruneWithOptions(o, c.Schema, true,
+		schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
 		out = append(out, "unknown field "+field)
 	}
 	return out
@@ -174,8 +178,10 @@ type command struct {
 }
 
 // programs are what begins a command that is recognised.
-var programs = []string{"make", "helm", "kubectl", "kubectl-holdfast", "kind", "ctr", "docker", "skopeo", "sh", "nft", "curl", "go", "git", "sudo",
-	"tcpdump", "modprobe", "cosign", "bin/kindlab", "bin/lab"}
+var programs = []string{
+	"make", "helm", "kubectl", "kubectl-holdfast", "kind", "ctr", "docker", "skopeo", "sh", "nft", "curl", "go", "git",
+	"sudo", "tcpdump", "modprobe", "cosign", "bin/kindlab", "bin/lab",
+}
 
 // commands returns the commands of all pages for operators and developers.
 func commands(t *testing.T) (out []command) {
@@ -210,7 +216,8 @@ func commands(t *testing.T) (out []command) {
 	return out
 }
 
-// split splits a line of shell into commands and their words, as far as pages need it: quotes, comments, pipes, && and ;.
+// split splits a line of shell into commands and their words, as far as pages need it: quotes, comments, pipes, && and
+// ;.
 func split(line string) (out [][]string) {
 	var words []string
 	var word strings.Builder
@@ -250,8 +257,8 @@ func split(line string) (out [][]string) {
 	return out
 }
 
-// TestPagesCommands: what a page tells to type exists: targets of make, commands and flags of helm and of the plugin, values of the chart,
-// kinds, files, annotations and tables.
+// TestPagesCommands: what a page tells to type exists: targets of make, commands and flags of helm and of the plugin,
+// values of the chart, kinds, files, annotations and tables.
 func TestPagesCommands(t *testing.T) {
 	makefile := read(t, "../../Makefile")
 	plugin, resources, missing := buildPlugin(t), resources(t), missing(t)
@@ -411,7 +418,8 @@ func checkFlags(t *testing.T, wrong func(string, ...any), program string, words 
 	}
 	for _, word := range words {
 		flag, _, _ := strings.Cut(word, "=")
-		if strings.HasPrefix(flag, "-") && flag != "-" && !regexp.MustCompile(`(^|[\s,])`+regexp.QuoteMeta(flag)+`([\s,=:]|$)`).MatchString(text) {
+		known := regexp.MustCompile(`(^|[\s,])` + regexp.QuoteMeta(flag) + `([\s,=:]|$)`)
+		if strings.HasPrefix(flag, "-") && flag != "-" && !known.MatchString(text) {
 			wrong("no such flag: %s", flag)
 		}
 	}
@@ -434,14 +442,16 @@ func checkValues(t *testing.T, wrong func(string, ...any), words []string) {
 }
 
 // verbs of kubectl that take a resource.
-var verbs = []string{"get", "describe", "delete", "annotate", "label", "patch", "wait", "edit", "explain", "rollout", "logs"}
+var verbs = []string{
+	"get", "describe", "delete", "annotate", "label", "patch", "wait", "edit", "explain", "rollout", "logs",
+}
 
 // resources are the names by which kubectl knows our kinds, and the kinds of Kubernetes that pages name.
 func resources(t *testing.T) map[string]bool {
 	t.Helper()
 	out := map[string]bool{"holdfast": true}
-	for name := range strings.FieldsSeq("service services svc node nodes pod pods namespace secret secrets deployment daemonset job lease leases events " +
-		"configmap endpointslices crd servicel2statuses") {
+	for name := range strings.FieldsSeq("service services svc node nodes pod pods namespace secret secrets " +
+		"deployment daemonset job lease leases events configmap endpointslices crd servicel2statuses") {
 		out[name] = true
 	}
 	kinds, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")
@@ -465,11 +475,12 @@ func resources(t *testing.T) map[string]bool {
 
 // checkKubectl checks the kinds, the JSON and the JSONPath of a command.
 func checkKubectl(wrong func(string, ...any), words []string, resources map[string]bool) {
+	withValue := []string{"-n", "-o", "-f", "-p", "-l", "--namespace", "--type", "--selector"}
 	var positional []string
 	for i := 1; i < len(words); i++ {
 		value, isFlag := "", strings.HasPrefix(words[i], "-")
 		flag, _, joined := strings.Cut(words[i], "=")
-		if isFlag && !joined && slices.Contains([]string{"-n", "-o", "-f", "-p", "-l", "--namespace", "--type", "--selector"}, flag) && i+1 < len(words) {
+		if isFlag && !joined && slices.Contains(withValue, flag) && i+1 < len(words) {
 			i++
 			value = words[i]
 		}
@@ -527,14 +538,16 @@ func TestPagesQuotes(t *testing.T) {
 	}
 }
 
-// ofOthers are names under holdfast.dev/ that are no annotations of users: the class, the finalizer, the version, and what is on a DaemonSet.
+// ofOthers are names under holdfast.dev/ that are no annotations of users: the class, the finalizer, the version, and
+// what is on a DaemonSet.
 var ofOthers = []string{"lb", "address", "v", "uninstall", "announced-by"}
 
 // TestPagesNames: annotations and values of the chart that pages name exist.
 func TestPagesNames(t *testing.T) {
 	annotations, values := constants(t)["Annotation"], map[string]any{}
 	must(t, yaml.Unmarshal([]byte(read(t, chart+"/values.yaml")), &values))
-	own, value := regexp.MustCompile(`holdfast\.dev/([a-z][a-z-]*[a-z]|v)`), regexp.MustCompile("`(?:--set )?([a-z][A-Za-z]*(?:\\.[a-z][A-Za-z]*)+)(?:[=:]|`)")
+	own := regexp.MustCompile(`holdfast\.dev/([a-z][a-z-]*[a-z]|v)`)
+	value := regexp.MustCompile("`(?:--set )?([a-z][A-Za-z]*(?:\\.[a-z][A-Za-z]*)+)(?:[=:]|`)")
 	found := 0
 	for page, text := range documents(t) {
 		for _, m := range own.FindAllStringSubmatch(text, -1) {
@@ -570,22 +583,25 @@ func TestPagesCanFail(t *testing.T) {
 	must(t, err)
 	const pool = "apiVersion: holdfast.dev/v1beta1\nkind: IPAddressPool\nmetadata: {name: x}\nspec: {addresses: [%s]%s}\n"
 	for name, manifest := range map[string]string{
-		"an address":    strings.Replace(strings.Replace(pool, "%s", "nonsense", 1), "%s", "", 1),
-		"a field":       strings.Replace(strings.Replace(pool, "%s", "192.0.2.1", 1), "%s", ", autoAsign: true", 1),
-		"a field below": strings.Replace(strings.Replace(pool, "%s", "192.0.2.1", 1), "%s", ", quota: {perNamespace: {v4: 1}}", 1),
-		"a Service":     "apiVersion: v1\nkind: Service\nspec: {port: 80}\n",
-		"a kind":        "apiVersion: holdfast.dev/v1beta1\nkind: Pool\nspec: {}\n",
+		"an address": strings.Replace(strings.Replace(pool, "%s", "nonsense", 1), "%s", "", 1),
+		"a field":    strings.Replace(strings.Replace(pool, "%s", "192.0.2.1", 1), "%s", ", autoAsign: true", 1),
+		"a field below": strings.Replace(strings.Replace(pool, "%s", "192.0.2.1", 1), "%s",
+			", quota: {perNamespace: {v4: 1}}", 1),
+		"a Service": "apiVersion: v1\nkind: Service\nspec: {port: 80}\n",
+		"a kind":    "apiVersion: holdfast.dev/v1beta1\nkind: Pool\nspec: {}\n",
 	} {
 		if len(refused(kinds, manifest)) == 0 {
 			t.Errorf("%s: nothing is found in\n%s", name, manifest)
 		}
 	}
-	page := "Text:\n\n    kubectl apply -f - <<'EOF'\n    a: b\n    EOF\n    $HOME/x # y\n\nMore:\n\n    $ kubectl get a 'b c' | helm x # y\n    kubectl\n"
+	page := "Text:\n\n    kubectl apply -f - <<'EOF'\n    a: b\n    EOF\n    $HOME/x # y\n\nMore:\n\n" +
+		"    $ kubectl get a 'b c' | helm x # y\n    kubectl\n"
 	found := blocks("x", page)
 	if len(found) != 2 || len(found[0].manifests()) != 1 || found[0].manifests()[0] != "a: b\n" {
 		t.Errorf("found %q", found)
 	}
-	if got := split(`kubectl get a 'b c' "d" | helm x --y="z" # w`); len(got) != 2 || len(got[0]) != 5 || got[0][3] != "b c" || got[1][2] != "--y=z" {
+	got := split(`kubectl get a 'b c' "d" | helm x --y="z" # w`)
+	if len(got) != 2 || len(got[0]) != 5 || got[0][3] != "b c" || got[1][2] != "--y=z" {
 		t.Errorf("split into %q", got)
 	}
 	var log bytes.Buffer

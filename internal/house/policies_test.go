@@ -74,8 +74,8 @@ status: {conditions: [{type: EndpointsWithdrawn, status: "False", reason: Reacha
 
 // condition is a patch of the status by one condition.
 func condition(kind, status, reason string) string {
-	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"test","lastTransitionTime":"2026-02-01T00:00:00Z"}]}}`, kind,
-		status, reason)
+	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"test","lastTransitionTime":"2026-02-01T00:00:00Z"}]}}`,
+		kind, status, reason)
 }
 
 // policyTest is a write by one of our accounts, and a part of the refusal, "" if it is admitted.
@@ -109,17 +109,34 @@ func speakerPolicies(t *testing.T, decide verdict) {
 		{"nothing", aService, `{}`, ""},
 		{"own condition", aService, condition("holdfast.dev/AnnouncedL2", "False", "NoNode"), ""},
 		{"own record", aService, condition("holdfast.dev/Announcers", "True", "Announced"), ""},
-		{"addresses", aService, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.2"}]}}}`, "may not change the addresses"},
+		{
+			"addresses",
+			aService, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.2"}]}}}`, "may not change the addresses",
+		},
 		{"no addresses", aService, `{"status":{"loadBalancer":null}}`, "may not change the addresses"},
-		{"another's condition", aService, condition("holdfast.dev/AddressAssigned", "False", "Test"), "AnnouncedBGP and FilterEnforced only"},
-		{"an annotation", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`, "may not change the metadata"},
+		{
+			"another's condition",
+			aService, condition("holdfast.dev/AddressAssigned", "False", "Test"),
+			"AnnouncedBGP and FilterEnforced only",
+		},
+		{
+			"an annotation",
+			aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null}}}`, "may not change the metadata",
+		},
 		{"a finalizer", aService, `{"metadata":{"finalizers":null}}`, "may not change the metadata"},
 		{"a label", aService, `{"metadata":{"labels":{"app":"other"}}}`, "may not change the metadata"},
 		{"spec", aService, `{"spec":{"externalIPs":["192.0.2.2"]}}`, "conditions of a Service only"},
-		{"a long text that every node reads", aService, strings.Replace(condition("holdfast.dev/Announcers", "True", "Announced"), `"test"`,
-			`"`+strings.Repeat("x", 32000)+`"`, 1), "may have 8192 letters"},
-		{"own state", aState, `{"status":{"conditions":[{"type":"EndpointsWithdrawn","status":"False","reason":"Reachable","message":"",` +
-			`"lastTransitionTime":"2026-01-01T00:00:00Z"}],"unreachable":[]}}`, ""},
+		{
+			"a long text that every node reads",
+			aService, strings.Replace(condition("holdfast.dev/Announcers", "True", "Announced"), `"test"`,
+				`"`+strings.Repeat("x", 32000)+`"`, 1), "may have 8192 letters",
+		},
+		{
+			"own state",
+			aState,
+			`{"status":{"conditions":[{"type":"EndpointsWithdrawn","status":"False","reason":"Reachable","message":"",` +
+				`"lastTransitionTime":"2026-01-01T00:00:00Z"}],"unreachable":[]}}`, "",
+		},
 		{"conditions of the own state", aState, `{"status":{}}`, "may not change the conditions"},
 	} {
 		tt.run(t, decide, "holdfast-system:holdfast-speaker", "w1")
@@ -140,8 +157,9 @@ func TestSpeakerMakesItsState(t *testing.T) {
 		`{name: w1, finalizers: [example.org/stays]}`:                                                             "without finalizers",
 	} {
 		after := object(t, "{apiVersion: holdfast.dev/v1beta1, kind: SpeakerState, metadata: "+metadata+"}")
-		err := admit(t, plugin, nil, after, "", &user.DefaultInfo{Name: "system:serviceaccount:holdfast-system:holdfast-speaker",
-			Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"w1"}}})
+		err := admit(t, plugin, nil, after, "",
+			&user.DefaultInfo{Name: "system:serviceaccount:holdfast-system:holdfast-speaker",
+				Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"w1"}}})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: got %v, want %q", metadata, err, want)
 		}
@@ -163,23 +181,51 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 		{"that proxies serve it", aService, condition("holdfast.dev/Proxied", "True", "Proxied"), ""},
 		{"the record of settings", aService, condition("holdfast.dev/ProxyRecord", "True", "Accepted"), ""},
 		{"that pods send from its addresses", aService, condition("holdfast.dev/Egress", "True", "EgressActive"), ""},
-		{"own annotations", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org",` +
-			`"loadbalancer.openstack.org/load-balancer-id":"x"}}}`, ""},
-		{"own finalizers", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`,
-			""},
+		{
+			"own annotations",
+			aService,
+			`{"metadata":{"annotations":{"holdfast.dev/assigned":null,"holdfast.dev/hostname-shown":"x.org",` +
+				`"loadbalancer.openstack.org/load-balancer-id":"x"}}}`, "",
+		},
+		{
+			"own finalizers",
+			aService,
+			`{"metadata":{"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]}}`,
+			"",
+		},
 		{"all at once of a Service that is deleted", aService, `{"metadata":{"annotations":{"holdfast.dev/assigned":null},` +
 			`"$deleteFromPrimitiveList/finalizers":["holdfast.dev/address","service.kubernetes.io/load-balancer-cleanup"]},` +
 			`"status":{"loadBalancer":{"ingress":[]},"conditions":[{"$patch":"delete","type":"holdfast.dev/AddressAssigned"},` +
 			`{"$patch":"delete","type":"holdfast.dev/AnnouncedL2"}]}}`, ""},
-		{"the record of who announces is forged", aService, condition("holdfast.dev/Announcers", "True", "Announced"), "may remove the speakers' conditions"},
+		{
+			"the record of who announces is forged",
+			aService, condition("holdfast.dev/Announcers", "True", "Announced"), "may remove the speakers' conditions",
+		},
 		{"released", aService, released, ""},
 		{"released without a trace", aService, gone, ""},
-		{"a speaker's condition of a Service with addresses goes", aService, `{"status":{"conditions":[` + removed + `]}}`, "from a Service without addresses"},
-		{"a speaker's condition", aService, condition("holdfast.dev/AnnouncedL2", "False", "NoNode"), "may remove the speakers' conditions"},
-		{"a new condition of a speaker", aService, condition("holdfast.dev/AnnouncedBGP", "True", "Announced"), "may remove the speakers' conditions"},
+		{
+			"a speaker's condition of a Service with addresses goes",
+			aService, `{"status":{"conditions":[` + removed + `]}}`, "from a Service without addresses",
+		},
+		{
+			"a speaker's condition",
+			aService, condition("holdfast.dev/AnnouncedL2", "False", "NoNode"), "may remove the speakers' conditions",
+		},
+		{
+			"a new condition of a speaker",
+			aService, condition("holdfast.dev/AnnouncedBGP", "True", "Announced"),
+			"may remove the speakers' conditions",
+		},
 		{"another's condition", aService, condition("example.org/Other", "False", "Other"), "conditions of others"},
-		{"another's annotation", aService, `{"metadata":{"annotations":{"example.org/note":null}}}`, "may change its annotations"},
-		{"another's finalizer", aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.org/other"]}}`, "may change its finalizers"},
+		{
+			"another's annotation",
+			aService, `{"metadata":{"annotations":{"example.org/note":null}}}`, "may change its annotations",
+		},
+		{
+			"another's finalizer",
+			aService, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.org/other"]}}`,
+			"may change its finalizers",
+		},
 		{"a label", aService, `{"metadata":{"labels":{"app":"other"}}}`, "may change its finalizers"},
 		{"spec", aService, `{"spec":{"externalIPs":["192.0.2.2"]}}`, "addresses and conditions of a Service only"},
 	} {
@@ -187,11 +233,13 @@ func controllerServicePolicy(t *testing.T, decide verdict) {
 	}
 }
 
-// TestAddressRecordPolicy: only the controller writes the record. Others may write the rest of the status, and remove it.
+// TestAddressRecordPolicy: only the controller writes the record. Others may write the rest of the status, and remove
+// it.
 func TestAddressRecordPolicy(t *testing.T) {
 	const conditions = "  conditions:\n"
 	recorded := strings.Replace(aService, conditions,
-		conditions+`    - {type: holdfast.dev/AddressRecord, status: "True", reason: Recorded, message: uid=u, lastTransitionTime: "2026-01-01T00:00:00Z"}`+"\n", 1)
+		conditions+
+			`    - {type: holdfast.dev/AddressRecord, status: "True", reason: Recorded, message: uid=u, lastTransitionTime: "2026-01-01T00:00:00Z"}`+"\n", 1)
 	floating := strings.Replace(recorded, "v1\nkind: Service", "holdfast.dev/v1beta1\nkind: FloatingIP", 1)
 	forged := `{"status":{"conditions":[{"type":"holdfast.dev/AddressRecord","status":"True","reason":"Recorded","message":"uid=v"}]}}`
 	decide := generatedPolicies(t)
@@ -199,7 +247,10 @@ func TestAddressRecordPolicy(t *testing.T) {
 		{"nothing", recorded, `{}`, ""},
 		{"a new one", aService, condition("holdfast.dev/AddressRecord", "True", "Recorded"), "only the controller"},
 		{"that proxies serve it", aService, condition("holdfast.dev/Proxied", "True", "Proxied"), "only the controller"},
-		{"the record of settings", aService, condition("holdfast.dev/ProxyRecord", "True", "Accepted"), "only the controller"},
+		{
+			"the record of settings",
+			aService, condition("holdfast.dev/ProxyRecord", "True", "Accepted"), "only the controller",
+		},
 		{"another one", recorded, condition("holdfast.dev/AddressRecord", "True", "Recorded"), "only the controller"},
 		{"its removal", recorded, `{"status":{"conditions":[{"$patch":"delete","type":"holdfast.dev/AddressRecord"}]}}`, ""},
 		{"addresses", recorded, `{"status":{"loadBalancer":null}}`, ""},
@@ -209,7 +260,8 @@ func TestAddressRecordPolicy(t *testing.T) {
 	} {
 		tt.run(t, decide, "kube-system:another-load-balancer", "")
 	}
-	policyTest{"the record of a FloatingIP", floating, forged, ""}.run(t, decide, "holdfast-system:holdfast-controller", "")
+	policyTest{"the record of a FloatingIP", floating, forged, ""}.run(t, decide, "holdfast-system:holdfast-controller",
+		"")
 }
 
 // TestControllerPodPolicy: Ready alone changes, to False with our reason, and back.
@@ -218,8 +270,8 @@ func TestControllerPodPolicy(t *testing.T) {
 	controllerPodPolicy(t, decide)
 	withdraw := condition("Ready", "False", "HoldfastNodeUnreachable")
 	newer := strings.Replace(withdraw, `"type":`, `"observedGeneration":4,"type":`, 1)
-	policyTest{"with a field that the oldest Kubernetes has not", aPod, newer, "may mark a ready pod not ready"}.run(t, decide,
-		"holdfast-system:holdfast-controller", "")
+	policyTest{"with a field that the oldest Kubernetes has not", aPod, newer, "may mark a ready pod not ready"}.run(t,
+		decide, "holdfast-system:holdfast-controller", "")
 }
 
 func controllerPodPolicy(t *testing.T, decide verdict) {
@@ -237,7 +289,10 @@ func controllerPodPolicy(t *testing.T, decide verdict) {
 		{"our reason on a pod that is not ready", deadPod, withdraw, ready},
 		{"restored with a reason", withdrawnPod, condition("Ready", "True", "Test"), ready},
 		{"without the condition", aPod, `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`, ready},
-		{"with another field of the condition", aPod, strings.Replace(withdraw, `"type":`, `"lastProbeTime":"2026-02-01T00:00:00Z","type":`, 1), ready},
+		{
+			"with another field of the condition",
+			aPod, strings.Replace(withdraw, `"type":`, `"lastProbeTime":"2026-02-01T00:00:00Z","type":`, 1), ready,
+		},
 		{"another condition", aPod, condition("ContainersReady", "False", "HoldfastNodeUnreachable"), only},
 		{"with its phase", aPod, beside(`"phase":"Failed"`), only},
 		{"with its address", aPod, beside(`"podIP":"10.0.0.2"`), only},
@@ -252,8 +307,8 @@ func controllerPodPolicy(t *testing.T, decide verdict) {
 	}
 }
 
-// TestPoliciesFollowOverlay: where kustomize moves the installation the policies hold for the accounts there, and for none that
-// only has such a name.
+// TestPoliciesFollowOverlay: where kustomize moves the installation the policies hold for the accounts there, and for
+// none that only has such a name.
 func TestPoliciesFollowOverlay(t *testing.T) {
 	kubectl, err := exec.LookPath("kubectl")
 	if err != nil {
@@ -274,7 +329,8 @@ func TestPoliciesFollowOverlay(t *testing.T) {
 	decide := newPolicies(t, string(text))
 	addresses := policyTest{"addresses", aService, `{"status":{"loadBalancer":null}}`, "may not change the addresses"}
 	addresses.run(t, decide, "elsewhere:holdfast-speaker", "w1")
-	policyTest{"a label", aPod, `{"metadata":{"labels":null}}`, "metadata of a pod"}.run(t, decide, "elsewhere:holdfast-controller", "")
+	policyTest{"a label", aPod, `{"metadata":{"labels":null}}`, "metadata of a pod"}.run(t, decide,
+		"elsewhere:holdfast-controller", "")
 	for _, account := range []string{"holdfast-system:holdfast-speaker", "default:holdfast-speaker", "elsewhere:other"} {
 		addresses.want = ""
 		addresses.run(t, decide, account, "w1")
@@ -298,8 +354,8 @@ func binding(t *testing.T, name, instance, namespace string) runtime.Object {
 	return object(t, strings.NewReplacer("NAMESPACE", namespace, "NAME", name, "INSTANCE", instance).Replace(aBinding))
 }
 
-// TestOneRelease: two releases would write to the same pools, Services and nftables tables, and the uninstall of one takes the
-// finalizers of both. So no user can give rights to a second one, whichever way it is installed.
+// TestOneRelease: two releases would write to the same pools, Services and nftables tables, and the uninstall of one
+// takes the finalizers of both. So no user can give rights to a second one, whichever way it is installed.
 func TestOneRelease(t *testing.T) {
 	plugin := newPlugin(t, read(t, rbac))
 	own := binding(t, "holdfast-speaker", "holdfast", "holdfast-system")
@@ -330,8 +386,8 @@ func TestOneRelease(t *testing.T) {
 	}
 }
 
-// TestPoliciesHostileService: however many annotations and finalizers a tenant writes on a Service, the policies let our accounts
-// do their work there. Otherwise no controller could take its address back.
+// TestPoliciesHostileService: however many annotations and finalizers a tenant writes on a Service, the policies let
+// our accounts do their work there. Otherwise no controller could take its address back.
 func TestPoliciesHostileService(t *testing.T) {
 	decide := generatedPolicies(t)
 	const (
@@ -346,7 +402,11 @@ func TestPoliciesHostileService(t *testing.T) {
 		patches []string
 	}{
 		// With keys of three letters they are shorter than 256 KiB, the bound of the API server.
-		{"annotations", func(s *corev1.Service) { maps.Copy(s.Annotations, maps.Collect(names("", 80_000))) }, []string{takes, releases, both}},
+		{
+			"annotations",
+			func(s *corev1.Service) { maps.Copy(s.Annotations, maps.Collect(names("", 80_000))) },
+			[]string{takes, releases, both},
+		},
 		// An object has 1.5 MiB at most. A strategic merge patch that touches so many finalizers takes many seconds.
 		{"finalizers", func(s *corev1.Service) {
 			for name := range names("x/", 60_000) {
@@ -364,7 +424,9 @@ func TestPoliciesHostileService(t *testing.T) {
 					t.Errorf("the controller writes %s: %.300v", patch, err)
 				}
 			}
-			if err := decide(t, write{"holdfast-system:holdfast-speaker", "w1", service, condition("holdfast.dev/AnnouncedL2", "False", "NoNode")}); err != nil {
+			err := decide(t,
+				write{"holdfast-system:holdfast-speaker", "w1", service, condition("holdfast.dev/AnnouncedL2", "False", "NoNode")})
+			if err != nil {
 				t.Errorf("a speaker writes a condition: %.300v", err)
 			}
 		})

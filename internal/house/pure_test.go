@@ -15,10 +15,12 @@ import (
 
 // monotonic are the packages that decide by elapsed time, so changes of the wall clock must
 // not affect them.
-var monotonic = []string{"internal/bfd", "internal/daemon", "internal/detect", "internal/divert", "internal/egress", "internal/filter", "internal/heartbeat",
-	"internal/kubeproxy",
-	"internal/layer2", "internal/link",
-	"internal/members", "internal/nodelifecycle", "internal/keyed", "internal/liveness", "internal/podnetwork", "internal/unnumbered", "speaker"}
+var monotonic = []string{
+	"internal/bfd", "internal/daemon", "internal/detect", "internal/divert", "internal/egress", "internal/filter",
+	"internal/heartbeat", "internal/kubeproxy", "internal/layer2", "internal/link", "internal/members",
+	"internal/nodelifecycle", "internal/keyed", "internal/liveness", "internal/podnetwork", "internal/unnumbered",
+	"speaker",
+}
 
 // dating are the functions that make dates for output.
 var dating = []string{"onWall"}
@@ -27,17 +29,19 @@ var dating = []string{"onWall"}
 // input as arguments.
 var pureFiles = map[string][]string{
 	"internal/bfd": {"packet.go", "session.go", "status.go", "table.go"},
-	"internal/detect": {"beat.go", "claim.go", "detector.go", "dissemination.go", "ownclaim.go", "packet.go", "peer.go", "receive.go",
-		"reception.go", "suspicion.go", "timers.go", "view.go", "wire.go"},
+	"internal/detect": {
+		"beat.go", "claim.go", "detector.go", "dissemination.go", "ownclaim.go", "packet.go", "peer.go", "receive.go",
+		"reception.go", "suspicion.go", "timers.go", "view.go", "wire.go",
+	},
 	"internal/nodelifecycle": {"condition.go", "decide.go", "endpoints.go", "limit.go", "tracker.go"},
 	"kubectl-holdfast":       {"change.go", "metallb.go", "move.go", "objects.go", "pod.go", "service.go", "snapshot.go"},
 }
 
 // pureImports are what such a file may import.
 var pureImports = []string{
-	"cmp", "crypto/sha256", "embed", "encoding", "errors", "flag", "fmt", "io", "iter", "maps", "math", "net/netip", "reflect", "slices", "strconv", "strings",
-	"text/template", "time",
-	"api/v1beta1", "internal/config", "internal/ipam", "internal/lb", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils/ptr",
+	"cmp", "crypto/sha256", "embed", "encoding", "errors", "flag", "fmt", "io", "iter", "maps", "math", "net/netip",
+	"reflect", "slices", "strconv", "strings", "text/template", "time", "api/v1beta1", "internal/config",
+	"internal/ipam", "internal/lb", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils/ptr",
 }
 
 // single are the packages that start no goroutine. make test-unit runs them without the race detector.
@@ -137,7 +141,11 @@ func onWall() time.Time { return time.Unix(0, 0) }
 var started = x.Now().UTC()`
 	file, err := parser.ParseFile(token.NewFileSet(), "", source, 0)
 	must(t, err)
-	want := [][]string{{"calls Round", "calls UnixNano", "calls UTC"}, {"imports context", "imports internal/k8s", "calls time.Now"}, {"starts a goroutine"}}
+	want := [][]string{
+		{"calls Round", "calls UnixNano", "calls UTC"},
+		{"imports context", "imports internal/k8s", "calls time.Now"},
+		{"starts a goroutine"},
+	}
 	if diff := cmp.Diff(want, [][]string{dates(file), impure(file), concurrent(file)}); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}

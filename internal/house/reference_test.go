@@ -23,17 +23,19 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestReference: docs/reference is made of the code that it is about, so that it lacks nothing and is never wrong. `make generate`
-// writes it.
+// TestReference: docs/reference is made of the code that it is about, so that it lacks nothing and is never wrong.
+// `make generate` writes it.
 func TestReference(t *testing.T) {
 	for page, text := range map[string]string{
-		"api.md": apiReference(t), "kernel.md": kernelReference(t), "metrics.md": metricsReference(t), "names.md": namesReference(t),
+		"api.md": apiReference(t), "kernel.md": kernelReference(t), "metrics.md": metricsReference(t),
+		"names.md":    namesReference(t),
 		"packages.md": packagesReference(t), "reasons.md": reasonsReference(t),
 		"values.md": valuesReference(t),
 	} {
 		golden(t, "../../docs/reference/"+page, "<!-- Written by make generate. -->\n\n"+text)
 	}
-	golden(t, chart+"/README.md", "<!-- Written by make generate. -->\n\n"+chartReadme+strings.ReplaceAll(valuesReference(t), "# Values", "## Values"))
+	golden(t, chart+"/README.md",
+		"<!-- Written by make generate. -->\n\n"+chartReadme+strings.ReplaceAll(valuesReference(t), "# Values", "## Values"))
 	golden(t, chart+"/values.schema.json", describedSchema(t))
 }
 
@@ -54,8 +56,8 @@ func cell(text string) string {
 
 // apiReference has the fields of the custom resources.
 func apiReference(t *testing.T) string {
-	out := "# Custom resources\n\nThe fields of group `holdfast.dev`, version `v1beta1`. `kubectl explain KIND.spec` shows the same, and `kubectl get " +
-		"holdfast` lists " +
+	out := "# Custom resources\n\nThe fields of group `holdfast.dev`, version `v1beta1`. `kubectl explain KIND.spec` " +
+		"shows the same, and `kubectl get holdfast` lists " +
 		"the objects of all kinds.\n"
 	short := map[string]string{}
 	files, err := filepath.Glob("../../config/crd/holdfast.dev_*.yaml")
@@ -70,11 +72,15 @@ func apiReference(t *testing.T) string {
 		if crd.Spec.Scope == apiextensionsv1.NamespaceScoped {
 			scope = "belongs to a namespace"
 		}
-		if len(names.ShortNames) != 1 || !slices.Equal(names.Categories, []string{"holdfast"}) || short[names.ShortNames[0]] != "" {
-			t.Fatalf("%s has the short names %q and the categories %q: one name of its own, and the category holdfast", names.Kind, names.ShortNames, names.Categories)
+		differs := len(names.ShortNames) != 1 || !slices.Equal(names.Categories, []string{"holdfast"}) ||
+			short[names.ShortNames[0]] != ""
+		if differs {
+			t.Fatalf("%s has the short names %q and the categories %q: one name of its own, and the category holdfast",
+				names.Kind, names.ShortNames, names.Categories)
 		}
 		short[names.ShortNames[0]] = names.Kind
-		out += fmt.Sprintf("\n## %s\n\n%s `kubectl get %s`, or `%s`; it %s.\n", names.Kind, cell(schema.Description), names.Plural, names.ShortNames[0], scope)
+		out += fmt.Sprintf("\n## %s\n\n%s `kubectl get %s`, or `%s`; it %s.\n", names.Kind, cell(schema.Description),
+			names.Plural, names.ShortNames[0], scope)
 		if all := refusals(schema); len(all) > 0 {
 			out += "\nThe API server refuses an object that breaks a rule:\n\n- " + strings.Join(all, "\n- ") + "\n"
 		}
@@ -131,7 +137,8 @@ func fields(t *testing.T, path string, schema apiextensionsv1.JSONSchemaProps) s
 		if field.Default != nil {
 			initial = "`" + string(field.Default.Raw) + "`"
 		}
-		out += fmt.Sprintf("| `%s.%s` | %s | %s | %s |\n", path, name, cell(kind), initial, cell(field.Description)) + fields(t, below, inner)
+		out += fmt.Sprintf("| `%s.%s` | %s | %s | %s |\n", path, name, cell(kind), initial, cell(field.Description)) +
+			fields(t, below, inner)
 	}
 	return out
 }
@@ -145,8 +152,8 @@ type value struct {
 
 // valuesReference has the values of the chart with their comments.
 func valuesReference(t *testing.T) string {
-	out := "# Values of the chart\n\nUnknown values are refused by `values.schema.json`. Custom resources set everything else.\n\n| value | default | " +
-		"meaning |\n|---|---|---|\n"
+	out := "# Values of the chart\n\nUnknown values are refused by `values.schema.json`. Custom resources set " +
+		"everything else.\n\n| value | default | meaning |\n|---|---|---|\n"
 	for _, v := range chartValues(t) {
 		initial := ""
 		if v.initial != nil {
@@ -245,8 +252,10 @@ func reasonsReference(t *testing.T) string {
 	must(t, yaml.UnmarshalStrict([]byte(read(t, "../lb/reasons.yaml")), &advice))
 	file, err := parser.ParseFile(token.NewFileSet(), "../../internal/lb/reason.go", nil, parser.ParseComments)
 	must(t, err)
-	out := "# Reasons\n\nOne word, the same in condition, Event, log line and metric label. The message beside it names the object and what to do. " +
-		"A condition that changes is an Event with its reason too, on the same object. `kubectl holdfast why` shows where a Service is concerned.\n"
+	out := "# Reasons\n\nOne word, the same in condition, Event, log line and metric label. The message beside it " +
+		"names the object and what to do. " +
+		"A condition that changes is an Event with its reason too, on the same object. `kubectl holdfast why` shows " +
+		"where a Service is concerned.\n"
 	conditions, users := constants(t)["Condition"], users(t)
 	for _, d := range file.Decls {
 		group, ok := d.(*ast.GenDecl)
@@ -258,7 +267,8 @@ func reasonsReference(t *testing.T) string {
 		for _, s := range group.Specs {
 			reason := s.(*ast.ValueSpec)
 			name := reason.Names[0].Name
-			meaning := strings.TrimPrefix(cell(reason.Doc.Text()), name+": ") + cell(reason.Comment.Text()) // a short one is beside it
+			// a short one is beside it
+			meaning := strings.TrimPrefix(cell(reason.Doc.Text()), name+": ") + cell(reason.Comment.Text())
 			of := advice[name]
 			delete(advice, name)
 			remedy, plain := lb.Reason(name).Remedy(), strings.TrimPrefix(of.Do, "nothing")
@@ -266,10 +276,12 @@ func reasonsReference(t *testing.T) string {
 				t.Errorf("Remedy says %q of %s, and lb/reasons.yaml %q", remedy, name, of.Do)
 			}
 			if meaning == "" || of.Do == "" || len(of.In) == 0 {
-				t.Errorf("Reason %s needs a comment that says what it means, and in lb/reasons.yaml where it stands and what to do", name)
+				t.Errorf("Reason %s needs a comment that says what it means, and in lb/reasons.yaml where it stands "+
+					"and what to do", name)
 				continue
 			}
-			out += fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, meaning, strings.Join(places(t, name, of.In, users[name], conditions), ", "), cell(of.Do))
+			out += fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, meaning,
+				strings.Join(places(t, name, of.In, users[name], conditions), ", "), cell(of.Do))
 		}
 	}
 	for name := range advice {
@@ -282,13 +294,16 @@ func reasonsReference(t *testing.T) string {
 	if pods == nil {
 		t.Fatal("no reason for pods is found")
 	}
-	return out + "\n## Reason of the condition Ready of pods\n\n`" + pods[1] + "`: the pod is on a node that most speakers cannot reach " +
-		"([endpoints on a dead node](../layer2.md#endpoints-on-a-dead-node)).\n"
+	return out + "\n## Reason of the condition Ready of pods\n\n`" + pods[1] + "`: the pod is on a node that most " +
+		"speakers cannot reach ([endpoints on a dead node](../layer2.md#endpoints-on-a-dead-node)).\n"
 }
 
 // producers are the files, by the begin of their paths, that put a Reason into a place.
 var producers = map[string][]string{
-	"AddressAssigned":     {"internal/ipam/", "internal/config/", "internal/openstack/", "controller/clear.go", "controller/desired.go", "controller/service.go"},
+	"AddressAssigned": {
+		"internal/ipam/", "internal/config/", "internal/openstack/", "controller/clear.go", "controller/desired.go",
+		"controller/service.go",
+	},
 	"AnnotationsHonoured": {"internal/config/", "controller/desired.go", "controller/proxied.go", "controller/service.go"},
 	"Proxied":             {"controller/proxied.go"},
 	"Written":             {"internal/k8s/refused.go"},
@@ -307,8 +322,8 @@ var producers = map[string][]string{
 	"Event":              {"controller/", "internal/report/", "internal/nodelifecycle/"},
 }
 
-// places are the names of places for the page. Each must have a producer among the files that use the Reason, and each file that serves a
-// single purpose a place.
+// places are the names of places for the page. Each must have a producer among the files that use the Reason, and each
+// file that serves a single purpose a place.
 func places(t *testing.T, reason string, in, files []string, conditions map[string]string) (out []string) {
 	t.Helper()
 	from := func(place string) bool {
@@ -424,9 +439,11 @@ func namesReference(t *testing.T) string {
 	}
 	// The comments name the constants of our own annotations.
 	for name, meaning := range all["MetalLB"] {
-		all["MetalLB"][name] = regexp.MustCompile(`Annotation[A-Za-z]+`).ReplaceAllStringFunc(meaning, func(constant string) string {
+		constants := regexp.MustCompile(`Annotation[A-Za-z]+`)
+		all["MetalLB"][name] = constants.ReplaceAllStringFunc(meaning, func(constant string) string {
 			for _, own := range slices.Sorted(maps.Keys(all["Annotation"])) {
-				if strings.EqualFold("Annotation"+strings.ReplaceAll(strings.TrimPrefix(own, "holdfast.dev/"), "-", ""), constant) {
+				words := strings.ReplaceAll(strings.TrimPrefix(own, "holdfast.dev/"), "-", "")
+				if strings.EqualFold("Annotation"+words, constant) {
 					return "`" + own + "`"
 				}
 			}
@@ -435,13 +452,15 @@ func namesReference(t *testing.T) string {
 	}
 	return "# Annotations and conditions\n\n## Annotations\n" + table(all["Annotation"], 16) +
 		"\n## Annotations of MetalLB\n\nThey are read where ours is absent.\n" + table(all["MetalLB"], 6) +
-		"\n## Annotations of OpenStack\n\nThe annotations of OpenStack's cloud controller manager. `AnnotationsHonoured` reports what has no effect on a Service. " +
+		"\n## Annotations of OpenStack\n\nThe annotations of OpenStack's cloud controller manager. " +
+		"`AnnotationsHonoured` reports what has no effect on a Service. " +
 		"`ignoreOpenStackAnnotations` of the chart leaves all unread.\n" + openStackReference(t) +
-		"\n## Annotation of Kubernetes\n\n`" + corev1.AnnotationLoadBalancerSourceRangesKey + "` is read where `spec.loadBalancerSourceRanges` is empty.\n" +
-		"\n## Conditions\n" + table(all["Condition"], 12)
+		"\n## Annotation of Kubernetes\n\n`" + corev1.AnnotationLoadBalancerSourceRangesKey + "` is read where " +
+		"`spec.loadBalancerSourceRanges` is empty.\n\n## Conditions\n" + table(all["Condition"], 12)
 }
 
-// openStackReference has the annotations of OpenStack one by one, by the comments and the values of the table that the code reads.
+// openStackReference has the annotations of OpenStack one by one, by the comments and the values of the table that the
+// code reads.
 func openStackReference(t *testing.T) string {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, "../../internal/openstack/openstack.go", nil, parser.ParseComments)
@@ -458,8 +477,8 @@ func openStackReference(t *testing.T) string {
 			}
 		}
 	}
-	rows := map[string]string{"service.beta.kubernetes.io/openstack-internal-load-balancer": "does | chooses pools of scope Internal, as " +
-		"`holdfast.dev/internal` does."}
+	rows := map[string]string{"service.beta.kubernetes.io/openstack-internal-load-balancer": "does | chooses pools " +
+		"of scope Internal, as `holdfast.dev/internal` does."}
 	for spec := range nodes[*ast.ValueSpec](file) {
 		if spec.Names[0].Name != "known" {
 			continue
@@ -522,7 +541,8 @@ func packagesReference(t *testing.T) string {
 		case comment == "":
 			t.Errorf("package %s has no comment", name)
 		default:
-			out += fmt.Sprintf("| `%s` | %s |\n", name, cell(regexp.MustCompile(`^(Package|Command) \S+ `).ReplaceAllString(comment, "")))
+			out += fmt.Sprintf("| `%s` | %s |\n", name,
+				cell(regexp.MustCompile(`^(Package|Command) \S+ `).ReplaceAllString(comment, "")))
 		}
 	}
 	return out
@@ -554,7 +574,9 @@ func kernelReference(t *testing.T) string {
 		case "features":
 			for _, about := range entries(spec.Values[0]) {
 				f := entries(about)
-				features = append(features, fmt.Sprintf("| %s | %s | %s | %s |\n", text(f["name"]), text(f["capability"]), text(f["modules"]), text(f["without"])))
+				features = append(features,
+					fmt.Sprintf("| %s | %s | %s | %s |\n", text(f["name"]), text(f["capability"]), text(f["modules"]),
+						text(f["without"])))
 			}
 		case "minKernel":
 			kernel = text(spec.Values[0])
@@ -566,7 +588,8 @@ func kernelReference(t *testing.T) string {
 	slices.Sort(features)
 	return "# What Holdfast needs of the kernel\n\nLinux " + kernel +
 		" and newer has all of it; distributions may leave modules out. A speaker tries each feature, and names in " +
-		"`KernelFeatureMissing` what its kernel lacks.\n\n| feature | capability | needs | without it |\n|---|---|---|---|\n" +
+		"`KernelFeatureMissing` what its kernel lacks.\n\n| feature | capability | needs | without it |\n" +
+		"|---|---|---|---|\n" +
 		strings.Join(features, "")
 }
 
@@ -578,7 +601,8 @@ type metric struct {
 
 // metricsReference has all metrics of both daemons.
 func metricsReference(t *testing.T) string {
-	out := "# Metrics\n\nBoth daemons serve them on port 9217 at `/metrics`.\n\n| metric | labels | meaning |\n|---|---|---|\n"
+	out := "# Metrics\n\nBoth daemons serve them on port 9217 at `/metrics`.\n\n| metric | labels | meaning |\n" +
+		"|---|---|---|\n"
 	for _, m := range metrics(t) {
 		out += fmt.Sprintf("| `%s` | %s | %s |\n", m.name, strings.Join(m.labels, ", "), cell(m.help))
 	}
@@ -607,8 +631,8 @@ func metrics(t *testing.T) []metric {
 	return slices.SortedFunc(maps.Values(found), func(a, b metric) int { return cmp.Compare(a.name, b.name) })
 }
 
-// described returns the metrics of a file: of NewDesc with a whole name, of Opts, and of the calls to a function of the file that
-// puts "holdfast_…_" before the name.
+// described returns the metrics of a file: of NewDesc with a whole name, of Opts, and of the calls to a function of the
+// file that puts "holdfast_…_" before the name.
 func described(file *ast.File) []metric {
 	var prefix string
 	var fixed []string

@@ -61,12 +61,17 @@ func (c crd) decodes(t testing.TB, body []byte) error {
 
 // examples are values that rules admit, by the name of their field.
 var examples = map[string]any{
-	"addresses": "192.0.2.1", "sourceRanges": "192.0.2.0/24", "peerAddress": "192.0.2.1", "sourceAddress": "192.0.2.2", "routerID": "192.0.2.3",
-	"holdTime": "90s", "keepaliveTime": "30s", "connectTime": "5s", "reuseDelay": "10m", "communities": "65000:1", "address": "192.0.2.4",
-	"first": 4096, "released": second,
-	"observed": micro, "unreachable.since": micro, "silent.since": micro, "since": second, "time": second, "until": second, "boundSince": second,
-	"lastTransitionTime": second, "communities.value": "65000:1", "communities.name": "ab", "vrf": "", "echoMode": false, "bfd": "up", "receiveInterval": 300,
-	"transmitInterval": 300, "echoInterval": 50, "detectMultiplier": 3, "peerASN": 64513, "aggregationLength": 32, "aggregationLengthV6": 128, "type": "Valid",
+	"addresses": "192.0.2.1", "sourceRanges": "192.0.2.0/24", "peerAddress": "192.0.2.1", "sourceAddress": "192.0.2.2",
+	"routerID": "192.0.2.3",
+	"holdTime": "90s", "keepaliveTime": "30s", "connectTime": "5s", "reuseDelay": "10m", "communities": "65000:1",
+	"address": "192.0.2.4",
+	"first":   4096, "released": second,
+	"observed": micro, "unreachable.since": micro, "silent.since": micro, "since": second, "time": second,
+	"until": second, "boundSince": second,
+	"lastTransitionTime": second, "communities.value": "65000:1", "communities.name": "ab", "vrf": "",
+	"echoMode": false, "bfd": "up", "receiveInterval": 300,
+	"transmitInterval": 300, "echoInterval": 50, "detectMultiplier": 3, "peerASN": 64513, "aggregationLength": 32,
+	"aggregationLengthV6": 128, "type": "Valid",
 	"reason": "Valid",
 }
 
@@ -171,18 +176,20 @@ func extremes(s *structuralschema.Structural) []any {
 	// The validation admits a list in place of a text with a format.
 	out := []any{nil, true, false, map[string]any{}, []any{}, []any{second}}
 	for _, n := range []string{
-		"0", "-1", "1.0", "1e3", "127", "128", "255", "256", "65535", "65536", "2147483647", "2147483648", "-2147483648", "-2147483649", "4294967295", "4294967296",
-		"9007199254740992", "4611686018427387904", "4611686018427388416", "9223372036854775807", "9223372036854775808", "-9223372036854775809",
+		"0", "-1", "1.0", "1e3", "127", "128", "255", "256", "65535", "65536", "2147483647", "2147483648",
+		"-2147483648", "-2147483649", "4294967295", "4294967296", "9007199254740992", "4611686018427387904",
+		"4611686018427388416", "9223372036854775807", "9223372036854775808", "-9223372036854775809",
 		"18446744073709551616", "1e21", "1e30", "1.5",
 	} {
 		out = append(out, json.RawMessage(n))
 	}
 	for _, text := range []string{
-		"", "a", "é", second, micro, "2026-01-02t03:04:05z", "2026-01-02T03:04:05.6Z", "2026-01-02T03:04:05.678901234Z", "2026-01-02T03:04:05+01:00",
-		"2026-01-02T03:04:05.678901+01:00", "2026-01-02T03:04:05+99:99", "2026-02-30T03:04:05Z", "2026-02-30T03:04:05.678901Z", "0000-01-01T00:00:00Z",
-		"9999-12-31T23:59:59Z",
-		"9999-12-31T23:59:59.999999Z", "2026-01-02T24:00:00Z", "2026-01-02T03:04:60Z", "2026-01-02T03:04:05x6Z", "2026-01-02", "2026-01-02 03:04:05Z",
-		"0", "0s", "1ns", "1.5h", "+1h", "-1s", "1h1m1s", "65535s", "2562047h", "2562048h", "9223372036854775807ns", "9223372036854775808ns", "1e3s", "1d", "1",
+		"", "a", "é", second, micro, "2026-01-02t03:04:05z", "2026-01-02T03:04:05.6Z",
+		"2026-01-02T03:04:05.678901234Z", "2026-01-02T03:04:05+01:00", "2026-01-02T03:04:05.678901+01:00",
+		"2026-01-02T03:04:05+99:99", "2026-02-30T03:04:05Z", "2026-02-30T03:04:05.678901Z", "0000-01-01T00:00:00Z",
+		"9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999Z", "2026-01-02T24:00:00Z", "2026-01-02T03:04:60Z",
+		"2026-01-02T03:04:05x6Z", "2026-01-02", "2026-01-02 03:04:05Z", "0", "0s", "1ns", "1.5h", "+1h", "-1s",
+		"1h1m1s", "65535s", "2562047h", "2562048h", "9223372036854775807ns", "9223372036854775808ns", "1e3s", "1d", "1",
 	} {
 		out = append(out, text)
 	}
@@ -249,7 +256,8 @@ func FuzzSchema(f *testing.F) {
 		o, leaves := c.example()
 		for range 1 + r.Intn(4) {
 			l := leaves[r.Intn(len(leaves))]
-			values := append(extremes(l.schema), text, json.RawMessage(fmt.Sprint(int64(number))), json.RawMessage(fmt.Sprintf("%.0f", number)))
+			values := append(extremes(l.schema), text, json.RawMessage(fmt.Sprint(int64(number))),
+				json.RawMessage(fmt.Sprintf("%.0f", number)))
 			if v := values[r.Intn(len(values))]; r.Intn(8) == 0 {
 				l.unset()
 			} else if _, err := json.Marshal(v); err == nil {
@@ -260,8 +268,8 @@ func FuzzSchema(f *testing.F) {
 	})
 }
 
-// The API server refuses what speakers cannot do. Intervals are milliseconds: a number that is too small or too large for
-// them was perhaps meant as another unit.
+// The API server refuses what speakers cannot do. Intervals are milliseconds: a number that is too small or too large
+// for them was perhaps meant as another unit.
 func TestBFDProfileSchema(t *testing.T) {
 	crds := readCRDs(t)
 	profile := crds[slices.IndexFunc(crds, func(c crd) bool { return c.name == "BFDProfile" })]
@@ -274,7 +282,8 @@ func TestBFDProfileSchema(t *testing.T) {
 		`{"minimumTtl":255}`:         "spec.minimumTtl",
 		`{"echoMode":true}`:          "echo mode is not supported",
 	} {
-		err := profile.Check([]byte(fmt.Sprintf(`{"apiVersion":"holdfast.dev/v1beta1","kind":"BFDProfile","metadata":{"name":"a"},"spec":%s}`, spec)))
+		err := profile.Check(fmt.Appendf(nil,
+			`{"apiVersion":"holdfast.dev/v1beta1","kind":"BFDProfile","metadata":{"name":"a"},"spec":%s}`, spec))
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", spec, err, want)
 		}
@@ -321,9 +330,10 @@ func TestEgressAllocationSchema(t *testing.T) {
 		check(name, "61440", "")
 	}
 	for _, name := range []string{
-		"192.0.2.07", "192.0.2", "192.0.2.7.1", "256.0.2.7", "a", "...", "2001-db8--1", "2001-0DB8-0000-0000-0000-0000-0000-0001",
-		"2001-0db8-0000-0000-0000-0000-0000-00001", "2001-0db8-0000-0000-0000-0000-0000",
-		"2001:0db8:0000:0000:0000:0000:0000:0001", "192.0.2.7-2001-0db8-0000-0000-0000-0000-0000-0001",
+		"192.0.2.07", "192.0.2", "192.0.2.7.1", "256.0.2.7", "a", "...", "2001-db8--1",
+		"2001-0DB8-0000-0000-0000-0000-0000-0001", "2001-0db8-0000-0000-0000-0000-0000-00001",
+		"2001-0db8-0000-0000-0000-0000-0000", "2001:0db8:0000:0000:0000:0000:0000:0001",
+		"192.0.2.7-2001-0db8-0000-0000-0000-0000-0000-0001",
 	} {
 		check(name, "61440", "the name must be")
 	}
