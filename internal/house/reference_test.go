@@ -465,9 +465,13 @@ func openStackReference(t *testing.T) string {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, "../../internal/openstack/openstack.go", nil, parser.ParseComments)
 	must(t, err)
-	beside := map[int]string{}
+	beside, above := map[int]string{}, map[int]string{}
 	for _, c := range file.Comments {
-		beside[set.Position(c.Pos()).Line] = cell(c.Text())
+		if pos := set.Position(c.Pos()); pos.Column > 2 {
+			beside[pos.Line] = cell(c.Text())
+		} else {
+			above[set.Position(c.End()).Line+1] = cell(c.Text())
+		}
 	}
 	texts := map[string]string{}
 	for spec := range nodes[*ast.ValueSpec](file) {
@@ -488,10 +492,11 @@ func openStackReference(t *testing.T) string {
 			name, _ := literal(entry.Key)
 			name = "loadbalancer.openstack.org/" + name
 			why := reasonText(entry.Value, texts)
-			meaning := beside[set.Position(entry.Pos()).Line]
+			line := set.Position(entry.Pos()).Line
+			meaning := cmp.Or(beside[line], above[line])
 			switch partly, isPartly := strings.CutPrefix(meaning, "partly: "); {
 			case (why == "") == (meaning == ""):
-				t.Errorf("%s needs either a reason why it has no effect or a comment beside it that says its effect", name)
+				t.Errorf("%s needs either a reason why it has no effect or a comment with its effect", name)
 			case why != "":
 				rows[name] = "nothing | " + why + "."
 			case isPartly:

@@ -230,35 +230,46 @@ const onlyAppliance = "there is no appliance here to choose"
 // known lists the annotations of OCCM by their names without the prefix, each with why it has no effect here; "" if it
 // has one, with a comment for docs/reference/names.md.
 var known = map[string]string{
-	"floating-network-id":   "", // chooses the pools with this name or alias.
-	"floating-subnet":       "", // chooses pools by a pattern of their names and aliases, in OCCM's grammar.
-	"floating-subnet-id":    "", // chooses the pools with this name or alias, and overrides the other two.
-	"floating-subnet-tags":  "", // chooses pools by their tags, in OCCM's grammar.
-	"class":                 "", // chooses the pools that have it in spec.classes, and overrides all other choices.
-	"network-id":            "", // partly: chooses the pools of an internal Service by name or alias; nothing for an external one.
-	"subnet-id":             "", // partly: as network-id.
-	"load-balancer-id":      "", // partly: shares the address of the Service with this id; ids of load balancers of OpenStack are unknown.
+	"floating-network-id":  "", // chooses the pools with this name or alias.
+	"floating-subnet":      "", // chooses pools by a pattern of their names and aliases, in OCCM's grammar.
+	"floating-subnet-id":   "", // chooses the pools with this name or alias, and overrides the other two.
+	"floating-subnet-tags": "", // chooses pools by their tags, in OCCM's grammar.
+	"class":                "", // chooses the pools that have it in spec.classes, and overrides all other choices.
+	// partly: chooses the pools of an internal Service by name or alias; nothing for an external one.
+	"network-id": "",
+	"subnet-id":  "", // partly: as network-id.
+	// partly: shares the address of the Service with this id; ids of load balancers of OpenStack are unknown.
+	"load-balancer-id":      "",
 	"load-balancer-address": "", // partly: is written, and never read.
 	"hostname":              "", // is shown in the status, beside each address.
 	"keep-floatingip":       "", // makes a FloatingIP, which keeps the addresses when the Service goes.
-	"connection-limit":      "", // partly: limits concurrent connections to each port on each node, not of all nodes together.
-	"node-selector":         "", // partly: restricts the nodes that announce; kube-proxy still serves pods on all nodes.
+	// partly: limits concurrent connections to each port on each node, not of all nodes together.
+	"connection-limit": "",
+	"node-selector":    "", // partly: restricts the nodes that announce; kube-proxy still serves pods on all nodes.
 
-	"member-subnet-id":                "nodes are reached by their own addresses",
-	"port-id":                         "there are no ports to name: a FloatingIP holds an address in advance",
-	"proxy-protocol":                  "", // partly: where proxies run, they send the pods a header with the client's address; otherwise nothing.
-	"x-forwarded-for":                 "", // partly: proxies, where they run, append the client's address; elsewhere externalTrafficPolicy Local shows it to pods.
-	"lb-method":                       "", // partly: decides at proxies; elsewhere ROUND_ROBIN is met, SOURCE_IP with sessionAffinity ClientIP, no other.
-	"timeout-client-data":             "", // partly: bounds idle connections at proxies; elsewhere they may be idle for longer, so that 50000 and more is met.
-	"timeout-member-connect":          "", // partly: bounds the wait for a pod at proxies.
-	"timeout-member-data":             "", // partly: as timeout-client-data.
-	"timeout-tcp-inspect":             "", // partly: is how long proxies wait for the first bytes.
-	"enable-health-monitor":           "", // makes proxies check the pods; elsewhere readiness decides, which is the same wish.
+	"member-subnet-id": "nodes are reached by their own addresses",
+	"port-id":          "there are no ports to name: a FloatingIP holds an address in advance",
+	// partly: where proxies run, they send the pods a header with the client's address; otherwise nothing.
+	"proxy-protocol": "",
+	// partly: proxies, where they run, append the client's address; elsewhere externalTrafficPolicy Local shows it to
+	// pods.
+	"x-forwarded-for": "",
+	// partly: decides at proxies; elsewhere ROUND_ROBIN is met, SOURCE_IP with sessionAffinity ClientIP, no other.
+	"lb-method": "",
+	// partly: bounds idle connections at proxies; elsewhere they may be idle for longer, so that 50000 and more is met.
+	"timeout-client-data":    "",
+	"timeout-member-connect": "", // partly: bounds the wait for a pod at proxies.
+	"timeout-member-data":    "", // partly: as timeout-client-data.
+	"timeout-tcp-inspect":    "", // partly: is how long proxies wait for the first bytes.
+	// makes proxies check the pods; elsewhere readiness decides, which is the same wish.
+	"enable-health-monitor":           "",
 	"health-monitor-delay":            "", // partly: of checks by proxies.
 	"health-monitor-timeout":          "", // partly: of checks by proxies; it must be below the delay.
 	"health-monitor-max-retries":      "", // partly: of checks by proxies.
 	"health-monitor-max-retries-down": "", // partly: of checks by proxies.
 	"flavor-id":                       onlyAppliance,
-	"availability-zone":               onlyAppliance + ": nodeSelectors of an advertisement choose where an address is announced",
-	"default-tls-container-ref":       "", // partly: TLS ends at proxies, where they run, by a Secret of the Service's namespace; otherwise nothing.
+	"availability-zone": onlyAppliance +
+		": nodeSelectors of an advertisement choose where an address is announced",
+	// partly: TLS ends at proxies, where they run, by a Secret of the Service's namespace; otherwise nothing.
+	"default-tls-container-ref": "",
 }
