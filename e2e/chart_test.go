@@ -60,8 +60,8 @@ func (e *env) kept(t *testing.T) string {
 	must(t, err)
 	out, err := e.Kubectl(t.Context(), "get", "ipaddresspools,floatingips,services", "-A", "--no-headers",
 		"-o", "custom-columns=kind:.kind,"+
-			"namespace:.metadata.namespace,name:.metadata.name,uid:.metadata.uid,spec:.spec.addresses,floating:.status.addresses,"+
-			"ingress:.status.loadBalancer.ingress[*].ip")
+			"namespace:.metadata.namespace,name:.metadata.name,uid:.metadata.uid,spec:.spec.addresses,"+
+			"floating:.status.addresses,ingress:.status.loadBalancer.ingress[*].ip")
 	must(t, err)
 	for line := range strings.Lines(crds) {
 		if strings.Contains(line, ".holdfast.dev ") {
@@ -128,8 +128,9 @@ func (e *env) installed(t *testing.T) []string {
 	// The resourceVersion of a workload changes with its status too; its generation changes with its spec only.
 	var out []string
 	for columns, kinds := range map[string]string{
-		"generation:.metadata.generation":                                      "deployments,daemonsets,poddisruptionbudgets",
-		"version:.metadata.resourceVersion":                                    "clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts",
+		"generation:.metadata.generation": "deployments,daemonsets,poddisruptionbudgets",
+		"version:.metadata.resourceVersion": "clusterroles,clusterrolebindings,roles,rolebindings," +
+			"serviceaccounts",
 		"uid:.metadata.uid,restarts:.status.containerStatuses[*].restartCount": "pods",
 	} {
 		text, err := e.Kubectl(t.Context(), "get", kinds, "-n", testbed.Namespace, "--sort-by=.metadata.name",

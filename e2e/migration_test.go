@@ -196,8 +196,9 @@ func (m *migration) installChart(t *testing.T, objects string) {
 	chart := filepath.Join(m.module(t, "metallb", "go.universe.tf/metallb"), "charts", "metallb")
 	image, tag, _ := strings.Cut(frrImageName, ":")
 	// FRR's probes time out after one second, which vtysh may take on a busy machine: the kubelet then ends FRR.
-	set := fmt.Sprintf("frr-k8s.frrk8s.image.tag=%[2]s,frr-k8s.frrk8s.frr.image.repository=%[1]s,frr-k8s.frrk8s.frr.image.tag=%[2]s,"+
-		"frr-k8s.frrk8s.startupProbe.enabled=false,frr-k8s.frrk8s.livenessProbe.enabled=false", image, tag)
+	set := fmt.Sprintf("frr-k8s.frrk8s.image.tag=%[2]s,frr-k8s.frrk8s.frr.image.repository=%[1]s,"+
+		"frr-k8s.frrk8s.frr.image.tag=%[2]s,frr-k8s.frrk8s.startupProbe.enabled=false,"+
+		"frr-k8s.frrk8s.livenessProbe.enabled=false", image, tag)
 	m.run(t, "install", "helm install edge "+chart+" --namespace lb --create-namespace --wait --timeout 5m --set "+set)
 	m.waitApplied(t, objects)
 	m.waitApplied(t, m.Path("e2e", "testdata", "frrconfiguration.yaml"))

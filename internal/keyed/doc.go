@@ -1,6 +1,6 @@
 // Package keyed rotates the encryption key that all speakers share. Any two running speakers accept each other's
-// messages at every moment, whichever speakers and controllers start, stop or lose the API server, and whatever an owner
-// does to the Secret meanwhile.
+// messages at every moment, whichever speakers and controllers start, stop or lose the API server, and whatever an
+// owner does to the Secret meanwhile.
 //
 // The content of the Secret goes in. A Rotator returns what the controller should write to the Secret; a Keyring
 // returns the keys that one speaker accepts and the key that it sends with. The package is pure: it must not read the
@@ -43,7 +43,7 @@
 //
 // # Limits
 //
-// An owner who writes another key to in-use or former bypasses the steps, as does a backup of the Secret that is restored
-// with older keys there. If an owner deletes former during a rotation, speakers that start then do not understand
-// speakers that still send with it.
+// An owner who writes another key to in-use or former bypasses the steps, as does a backup of the Secret that is
+// restored with older keys there. If an owner deletes former during a rotation, speakers that start then do not
+// understand speakers that still send with it.
 package keyed

@@ -305,8 +305,8 @@ func (w *world) disturb() {
 	}
 }
 
-// TestAllUnderstandEachOther edits the Secret, starts, stops and cuts off speakers, and starts and stops controllers, in
-// random order: every speaker accepts the messages of every other one. In the end all send with the wanted key and
+// TestAllUnderstandEachOther edits the Secret, starts, stops and cuts off speakers, and starts and stops controllers,
+// in random order: every speaker accepts the messages of every other one. In the end all send with the wanted key and
 // accept no other key.
 func TestAllUnderstandEachOther(t *testing.T) {
 	steps := map[string]int{}

@@ -25,8 +25,8 @@ const (
 		"add chain %[1]s kube-proxy nat-prerouting { type nat hook prerouting priority dstnat; }; flush chain %[1]s " +
 		"kube-proxy nat-prerouting; " +
 		"add rule %[1]s kube-proxy nat-prerouting jump services; "
-	iptablesChains = "add table %[1]s nat; add chain %[1]s nat PREROUTING { type nat hook prerouting priority dstnat; }; " +
-		"add chain %[1]s nat KUBE-SERVICES; "
+	iptablesChains = "add table %[1]s nat; add chain %[1]s nat PREROUTING { type nat hook prerouting " +
+		"priority dstnat; }; add chain %[1]s nat KUBE-SERVICES; "
 	iptablesJump  = "add rule %[1]s nat PREROUTING counter jump KUBE-SERVICES; "
 	iptablesRules = iptablesChains + "add chain %[1]s nat KUBE-MARK-MASQ; flush chain %[1]s nat PREROUTING; " +
 		iptablesJump

@@ -123,8 +123,8 @@ func (m *Members) takePending(nonce uint64, at time.Time) (Answer, bool) {
 }
 
 // send sends a message to a member. Gossip may have lost the member for some seconds after a fault of the network, in
-// which two nodes may answer for one address: then the message goes to the address of its speaker. A lost message is not
-// repeated: the caller asks again.
+// which two nodes may answer for one address: then the message goes to the address of its speaker. A lost message is
+// not repeated: the caller asks again.
 func (m *Members) send(member string, message []byte) {
 	m.mu.Lock()
 	list := m.list

@@ -101,7 +101,8 @@ func TestQuestion(t *testing.T) {
 	})
 }
 
-// TestQuestionPastGossip loses a member in gossip, as after a fault of the network. It is asked all the same, and answers.
+// TestQuestionPastGossip loses a member in gossip, as after a fault of the network. It is asked all the same, and
+// answers.
 func TestQuestionPastGossip(t *testing.T) {
 	port, key := freePort(t), bytes.Repeat([]byte{7}, 32)
 	asks, has := &owner{}, &owner{owns: []netip.Addr{owned4}}

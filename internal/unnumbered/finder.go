@@ -77,7 +77,8 @@ type Finder struct {
 func New(c Config) *Finder {
 	messages := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_bgp_router_discovery_messages_total",
-		Help: "Router Advertisements and Solicitations on links of unnumbered peers by direction: sent, received, or rejected.",
+		Help: "Router Advertisements and Solicitations on links of unnumbered peers by direction: " +
+			"sent, received, or rejected.",
 	}, []string{"link", "direction"})
 	return &Finder{
 		config:   c,
