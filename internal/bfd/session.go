@@ -19,6 +19,9 @@ const (
 
 // session is the state machine of one session (RFC 5880 section 6.8). It has no clock and no socket. All times are
 // times since the boot of the node.
+//
+// It has many fields, because they are the state variables of section 6.8.1: a packet reads and changes most of them
+// together. The timers and the counters have types of their own.
 type session struct {
 	peer   Peer
 	random func() uint64

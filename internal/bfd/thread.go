@@ -25,6 +25,9 @@ const (
 )
 
 // thread drives the table with a real clock and real sockets. It never blocks on another thread, and does not log.
+//
+// It has many fields, because a turn of its loop must not allocate: what a turn uses is kept. The sockets and the
+// reports have types of their own.
 type thread struct {
 	// wanted, stopping and notices are shared with other goroutines.
 	wanted   atomic.Pointer[[]Peer]

@@ -50,6 +50,9 @@ const retryInterval = 100 * time.Millisecond
 // the whole table. The same happens to the table of a predecessor if it differs.
 //
 // The caller holds the lock for Apply and Enforced. The lock also guards what the functions of the Config use.
+//
+// It has many fields, because one attempt changes them together: what the table has, whether that is the image, and
+// when to try again.
 type Owned[I Image[I]] struct {
 	sync.Mutex
 	Config[I]

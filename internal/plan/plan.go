@@ -120,6 +120,9 @@ func newPlanner(node string, s lb.State) *planner {
 }
 
 // planner makes the plan of one node, Service by Service, from what it finds once in a State.
+//
+// It has many fields, because they are the indexes of one State: each is made once, and a Service is planned by most of
+// them. What the Services contribute has a type of its own, part.
 type planner struct {
 	state lb.State
 	node  string
