@@ -244,8 +244,8 @@ func (b *egressBed) testPowerOff(t *testing.T) {
 	})
 }
 
-// testFaults lets speakers, owners and cables fail one after the other. Outgoing connections survive all of it. It takes
-// minutes, and runs with -matrix.
+// testFaults lets speakers, owners and cables fail one after the other. Outgoing connections survive all of it. It
+// takes minutes, and runs with -matrix.
 func (b *egressBed) testFaults(t *testing.T) {
 	if !*matrix {
 		t.Skip("faults of outgoing connections run with -matrix")

@@ -79,8 +79,8 @@ func TestNodesIsolated(t *testing.T) {
 	})
 }
 
-// TestSpeakersStall cuts the network of the heartbeats, while no speaker answers an echo for 290 ms of each second, as on
-// busy nodes. No address moves.
+// TestSpeakersStall cuts the network of the heartbeats, while no speaker answers an echo for 290 ms of each second, as
+// on busy nodes. No address moves.
 func TestSpeakersStall(t *testing.T) {
 	duals(t, []int{2, 3, 5}, func(t *testing.T, a *announcers) {
 		a.gossips = false
