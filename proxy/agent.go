@@ -139,7 +139,10 @@ func agentMain(args []string) int {
 		return nil
 	}, func(ctx context.Context, log *slog.Logger) error {
 		k8s.LogTo(log)
-		a.log, a.certificates.log, a.options, a.bounds.Own = log, log, options, own
+		a.log = log
+		a.certificates.log = log
+		a.options = options
+		a.bounds.Own = own
 		return a.run(ctx, s)
 	})
 }

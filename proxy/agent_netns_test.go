@@ -59,7 +59,10 @@ func newPodOf(t *testing.T, connections int, services ...haproxy.Service) *pod {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	p := &pod{T: t, agent: newAgent(log, dir), engine: newEngine(log)}
-	p.engine.program, p.engine.dir, p.engine.listen, p.engine.drain = program, dir, "127.0.0.1:"+freePort(t), time.Hour
+	p.engine.program = program
+	p.engine.dir = dir
+	p.engine.listen = "127.0.0.1:" + freePort(t)
+	p.engine.drain = time.Hour
 	p.agent.cluster, p.agent.program, p.agent.engine = fixed{}, program, haproxy.Engine{MaxConn: connections}
 	p.agent.measure()
 	p.agent.engine.Threads = 2
@@ -722,8 +725,10 @@ func TestTakenPort(t *testing.T) {
 		// A restart of the agent is no reload.
 		p.state.Services = p.agent.served
 		again := newAgent(p.agent.log, p.agent.dir)
-		again.cluster, again.engine, again.bounds, again.desired = p.agent.cluster, p.agent.engine, p.agent.bounds,
-			p.agent.desired
+		again.cluster = p.agent.cluster
+		again.engine = p.agent.engine
+		again.bounds = p.agent.bounds
+		again.desired = p.agent.desired
 		p.agent = again
 		if err := p.sync(); err != nil || p.reloads("done") != 0 {
 			t.Errorf("a restart of the agent: %v reloads (%v)", p.reloads("done"), err)

@@ -214,8 +214,10 @@ func TestRotation(t *testing.T) {
 		}
 		// Another agent waits for the Secrets before it says what is wanted: the engine has the pair.
 		again := newAgent(p.agent.log, p.agent.dir)
-		again.cluster, again.program, again.engine, again.bounds = p.agent.cluster, p.agent.program, p.agent.engine,
-			p.agent.bounds
+		again.cluster = p.agent.cluster
+		again.program = p.agent.program
+		again.engine = p.agent.engine
+		again.bounds = p.agent.bounds
 		last := p.agent.certificates.kept[p.services[0].Key]
 		p.adopt(again)
 		for range 3 {

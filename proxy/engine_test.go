@@ -71,7 +71,10 @@ func newRig(t *testing.T, change func(*engine)) *rig {
 		T: t, engine: newEngine(slog.New(slog.NewTextHandler(t.Output(), nil))), backend: echo.Addr().String(),
 		port: freePort(t),
 	}
-	r.program, r.dir, r.listen, r.drain = program, dir, "127.0.0.1:"+freePort(t), time.Hour
+	r.program = program
+	r.dir = dir
+	r.listen = "127.0.0.1:" + freePort(t)
+	r.drain = time.Hour
 	if change != nil {
 		change(r.engine)
 	}
@@ -517,7 +520,10 @@ func TestEngineAgain(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(r.dir, masterSocket), nil, 0o600))
 	before := r.engine
 	r.engine = newEngine(before.log)
-	r.program, r.dir, r.listen, r.drain = before.program, before.dir, before.listen, before.drain
+	r.program = before.program
+	r.dir = before.dir
+	r.listen = before.listen
+	r.drain = before.drain
 	r.run()
 	r.until("it serves", func() bool { return r.has() == "aaaa0000" })
 	r.dial()

@@ -351,7 +351,10 @@ func TestRemoteDemand(t *testing.T) {
 	if n := len(w.ends[0].sent); n != 1 || !w.ends[0].sent[0].packet.final || w.ends[0].sent[0].packet.poll {
 		t.Errorf("a poll was answered by %d packets: %+v", n, w.ends[0].sent)
 	}
-	in.poll, in.demand, in.receive, w.ends[0].sent = false, false, 0, nil
+	in.poll = false
+	in.demand = false
+	in.receive = 0
+	w.ends[0].sent = nil
 	say(time.Second, in)
 	if n := len(w.ends[0].sent); n > 0 {
 		t.Errorf("%d packets to a neighbor that accepts none", n)

@@ -90,7 +90,10 @@ func TestOneAddressOnTwoLinks(t *testing.T) {
 			self.AddAddress(name, "fe80::1/64")
 			ns.AddAddress("lan", "fe80::a/64")
 			p := good()
-			p.Name, p.Address, p.Interface, p.Links = name, netip.MustParseAddr("fe80::a"), name, linksOf(name)
+			p.Name = name
+			p.Address = netip.MustParseAddr("fe80::a")
+			p.Interface = name
+			p.Links = linksOf(name)
 			peers = append(peers, p)
 		}
 		n := startNode(t)
@@ -239,7 +242,10 @@ func loopback(t testing.TB, n int) (step func()) {
 		}
 		th.step()
 		th.wait(0, true)
-		th.refreshAt, th.retryAt, th.reported, th.windowStart = 1<<62, 1<<62, th.table.version, 0
+		th.refreshAt = 1 << 62
+		th.retryAt = 1 << 62
+		th.reported = th.table.version
+		th.windowStart = 0
 	}
 	step()
 	for range 100 {

@@ -241,8 +241,11 @@ func TestDifference(t *testing.T) {
 	r := func(prefix string, pref uint32) lb.Route {
 		return lb.Route{Prefix: netip.MustParsePrefix(prefix), LocalPref: pref, Peers: []string{"other", "r"}}
 	}
-	a, b, c, b2, others := r("192.0.2.1/32", 1), r("192.0.2.2/32", 1), r("2001:db8::1/128", 1), r("192.0.2.2/32", 2),
-		route("192.0.2.2/32", "other")
+	a := r("192.0.2.1/32", 1)
+	b := r("192.0.2.2/32", 1)
+	c := r("2001:db8::1/128", 1)
+	b2 := r("192.0.2.2/32", 2)
+	others := route("192.0.2.2/32", "other")
 	for _, tt := range []struct {
 		peer     lb.Peer
 		from, to []lb.Route

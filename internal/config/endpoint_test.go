@@ -158,7 +158,12 @@ func TestStarts(t *testing.T) {
 }
 
 func TestReadyEndpoints(t *testing.T) {
-	yes, no, http, tcp, udp, port := true, false, "http", corev1.ProtocolTCP, corev1.ProtocolUDP, int32(8080)
+	yes := true
+	no := false
+	http := "http"
+	tcp := corev1.ProtocolTCP
+	udp := corev1.ProtocolUDP
+	port := int32(8080)
 	slice := func(service string, family discoveryv1.AddressType,
 		endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 		return of(family, sliceObject(service, endpoints...),

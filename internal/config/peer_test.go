@@ -50,17 +50,30 @@ func TestPeer(t *testing.T) {
 	s, problems := Compile(Objects{Peers: []*v1beta1.BGPPeer{
 		peerObject("default", 1),
 		peerObject("full", 2, func(s *v1beta1.BGPPeerSpec) {
-			s.MyASN, s.PeerASN, s.PeerAddress, s.PeerPort = 4200000000, 4294967295, "2001:db8::1", 1179
-			s.SourceAddress, s.RouterID, s.EBGPMultiHop, s.EnableGracefulRestart = "2001:db8::2", "192.0.2.1", true, &no
+			s.MyASN = 4200000000
+			s.PeerASN = 4294967295
+			s.PeerAddress = "2001:db8::1"
+			s.PeerPort = 1179
+			s.SourceAddress = "2001:db8::2"
+			s.RouterID = "192.0.2.1"
+			s.EBGPMultiHop = true
+			s.EnableGracefulRestart = &no
 			s.HoldTime, s.KeepaliveTime, s.ConnectTime = seconds(4), seconds(1.5), seconds(65535)
 			s.NodeSelectors = []metav1.LabelSelector{badSelector()}
 		}),
 		peerObject("seen as another", 3, func(s *v1beta1.BGPPeerSpec) {
-			s.PeerASN, s.DynamicASN, s.LocalASN, s.PeerAddress = 0, "external", 65010, "172.31.0.3"
+			s.PeerASN = 0
+			s.DynamicASN = "external"
+			s.LocalASN = 65010
+			s.PeerAddress = "172.31.0.3"
 			s.DualStackAddressFamily, s.TTLSecurity, s.Password = true, 1, "Geheim-7"
 		}),
 		peerObject("within", 4, func(s *v1beta1.BGPPeerSpec) {
-			s.PeerASN, s.DynamicASN, s.PeerAddress, s.TTLSecurity, s.KeepaliveTime = 0, "internal", "172.31.0.4", 2, seconds(0)
+			s.PeerASN = 0
+			s.DynamicASN = "internal"
+			s.PeerAddress = "172.31.0.4"
+			s.TTLSecurity = 2
+			s.KeepaliveTime = seconds(0)
 		}),
 		unnumbered("unnumbered", 5, "eth0.7"),
 	}}, Options{})

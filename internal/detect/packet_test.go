@@ -66,7 +66,10 @@ func FuzzReceive(f *testing.F) {
 		w := newWorld(1, 4)
 		w.after(300 * ms)
 		from, to := w.nodes[1], w.nodes[0]
-		p.From, p.To, p.Boot, p.Seq = from.id, to.id, from.d.boot, from.d.seq+1
+		p.From = from.id
+		p.To = to.id
+		p.Boot = from.d.boot
+		p.Seq = from.d.seq + 1
 		for i := range p.Claims {
 			p.Claims[i].About = w.nodes[int(p.Claims[i].About%4)].id
 		}

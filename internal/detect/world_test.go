@@ -200,7 +200,10 @@ func (n *node) start() {
 // boot starts the process, which knows nothing.
 func (n *node) boot() {
 	w := n.world
-	n.up, n.killed, n.waiting, n.pausedUntil = true, false, nil, 0
+	n.up = true
+	n.killed = false
+	n.waiting = nil
+	n.pausedUntil = 0
 	n.d = New(Config{
 		Timers: w.timers, NodeName: n.name, Realtime: true, Epoch: 1,
 		Random: func() uint64 { return w.random.Uint64() | 1 },

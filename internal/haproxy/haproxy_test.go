@@ -68,9 +68,19 @@ func newPair(t *testing.T) string {
 
 // world has a Service for each thing that a Service can ask for.
 func world(directory string) State {
-	tcp, web, hash, pair, six, tls, forwarded, stream := settings(), settings(), settings(), settings(), settings(),
-		settings(), settings(), settings()
-	tls.Secret, forwarded.Secret, forwarded.HTTP, stream.Secret, stream.Header = "tls", "tls", true, "tls", 2
+	tcp := settings()
+	web := settings()
+	hash := settings()
+	pair := settings()
+	six := settings()
+	tls := settings()
+	forwarded := settings()
+	stream := settings()
+	tls.Secret = "tls"
+	forwarded.Secret = "tls"
+	forwarded.HTTP = true
+	stream.Secret = "tls"
+	stream.Header = 2
 	tcp.Header, tcp.Inspect = 2, time.Second
 	tcp.Monitor = &lb.Monitor{Delay: 5 * time.Second, Timeout: 3 * time.Second, Rise: 1, Fall: 3}
 	web.HTTP, web.Monitor, web.Method = true,

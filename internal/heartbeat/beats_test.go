@@ -84,7 +84,10 @@ func (s *sender) queue(p detect.Packet) {
 	if p.Heartbeat {
 		s.last.Heartbeats++
 	}
-	p.From, p.Boot, p.Seq, p.Heartbeats = s.last.From, s.last.Boot, s.last.Seq, s.last.Heartbeats
+	p.From = s.last.From
+	p.Boot = s.last.Boot
+	p.Seq = s.last.Seq
+	p.Heartbeats = s.last.Heartbeats
 	p.Hold, p.Watch = s.last.Hold, s.last.Watch
 	if p.To == 0 {
 		p.To = s.last.To

@@ -219,7 +219,11 @@ func (h *history) editPools() {
 			pools[i].finalizer = true
 		}
 		if p := &pools[i]; h.mild && !h.oneIn(4) {
-			p.AutoAssign, p.Deleting, p.Internal, p.Classes, p.Allocation = true, false, false, nil, nil
+			p.AutoAssign = true
+			p.Deleting = false
+			p.Internal = false
+			p.Classes = nil
+			p.Allocation = nil
 		}
 	}
 	for _, block := range []string{

@@ -18,7 +18,10 @@ func TestChoosePool(t *testing.T) {
 	labelled := func(s *lb.Service) { s.Labels = map[string]string{"colour": "red"} }
 	elsewhere := func(s *lb.Service) { s.Key.Namespace = "elsewhere" }
 	renewing := func(s *lb.Service) { s.Renew = true }
-	one, two, three, both := "192.0.2.1", "198.51.100.1", "203.0.113.1", pool("both", v4, v6)
+	one := "192.0.2.1"
+	two := "198.51.100.1"
+	three := "203.0.113.1"
+	both := pool("both", v4, v6)
 	selecting := with(pool("a", one), allocation(lb.Allocation{ByNamespace: true, NamespaceSelectors: []lb.Selector{red}}))
 	for _, tt := range []struct {
 		name    string

@@ -313,7 +313,10 @@ func checkAgain(s lb.State, first, second Result) error {
 		}
 		if left {
 			// A released address may change the message.
-			a.Message, a.Reason, b.Message, b.Reason = "", "", "", ""
+			a.Message = ""
+			a.Reason = ""
+			b.Message = ""
+			b.Reason = ""
 		}
 		if diff := gocmp.Diff(a, b, gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			return fmt.Errorf("decided otherwise the second time: -first +second\n%s", diff)

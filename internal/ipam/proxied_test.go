@@ -17,7 +17,12 @@ func TestSharingWithProxies(t *testing.T) {
 	shared := func(nodePort, port uint16) func(*lb.Service) {
 		return sharing(lb.Port{Protocol: "TCP", Port: port, NodePort: nodePort})
 	}
-	proxied := func(s *lb.Service) { s.AsksProxy, s.Proxied, s.Local, s.LocalByProxy = true, true, true, true }
+	proxied := func(s *lb.Service) {
+		s.AsksProxy = true
+		s.Proxied = true
+		s.Local = true
+		s.LocalByProxy = true
+	}
 	asks := func(s *lb.Service) { s.AsksProxy = true }
 	for _, tt := range []struct {
 		name    string

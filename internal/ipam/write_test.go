@@ -247,7 +247,10 @@ func (h *history) writeFloatingIP(r *run, seen floatingObject, f Floating) {
 		return
 	}
 	want = recorded
-	want.Addresses, want.Record, want.BoundTo, want.BoundUID = f.Addresses, f.Record, f.BoundTo, f.BoundUID
+	want.Addresses = f.Addresses
+	want.Record = f.Record
+	want.BoundTo = f.BoundTo
+	want.BoundUID = f.BoundUID
 	before := h.world
 	if after, landed := patch(h, r, &r.floatingIPs, recorded, want, setFloatingVersion); landed {
 		h.checkFloatingIP(r, before, seen, after)

@@ -250,7 +250,10 @@ func TestKnockParse(t *testing.T) {
 			netip.AddrPortFrom(netip.MustParseAddr(addrs[1]), 80)
 		k := portProbe{lb.Interface{}, lb.MAC{}, from, to, 0x0800, 1, 23, 20}
 		if to.Addr().Is6() {
-			k.etherType, k.icmpProtocol, k.offProtocol, k.ipLen = 0x86dd, 58, 20, ipv6.HeaderLen
+			k.etherType = 0x86dd
+			k.icmpProtocol = 58
+			k.offProtocol = 20
+			k.ipLen = ipv6.HeaderLen
 		}
 		reply := func(from, to netip.AddrPort, flags byte) []byte {
 			other := k

@@ -20,7 +20,10 @@ import (
 // Trap: an owner that cannot open its sockets loses its addresses, forgets why, and takes them back.
 func TestRefused(t *testing.T) {
 	pod := eth0
-	pod.Index, pod.Name, pod.MAC, pod.NoClients = 4, "veth4", otherMAC, true
+	pod.Index = 4
+	pod.Name = "veth4"
+	pod.MAC = otherMAC
+	pod.NoClients = true
 	down := eth0
 	down.Up = false
 	const err = "operation not permitted"

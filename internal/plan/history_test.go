@@ -96,7 +96,10 @@ func TestRelays(t *testing.T) {
 // TestOrder: in which steps one plan follows another.
 func TestOrder(t *testing.T) {
 	plan := func(orders string) Plan { return ForNode("w1", world(t, orders)) }
-	open, none, ranged, half := plan(""), plan("deleted"), plan("ranged"), plan("v4only")
+	open := plan("")
+	none := plan("deleted")
+	ranged := plan("ranged")
+	half := plan("v4only")
 	attracts := func(p Plan) (out []netip.Prefix) {
 		for a := range p.Announcements.Keys() {
 			out = append(out, single(a))

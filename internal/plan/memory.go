@@ -104,7 +104,12 @@ func (m *Memory) Plant() {
 // common returns the part of a State that may concern every Service: all but what concerns one, or none that is
 // remembered.
 func common(s lb.State) lb.State {
-	s.Now, s.Services, s.Leaving, s.Reserved, s.ProxyNodes, s.ProxyPods = time.Time{}, nil, nil, nil, nil, nil
+	s.Now = time.Time{}
+	s.Services = nil
+	s.Leaving = nil
+	s.Reserved = nil
+	s.ProxyNodes = nil
+	s.ProxyPods = nil
 	s.Slices, s.EgressPods = nil, nil
 	h := &s.Here
 	h.EgressLacks = nil

@@ -106,7 +106,10 @@ func (w *town) step() {
 	one := base()
 	switch w.IntN(32) {
 	case 0:
-		w.Nodes, w.Links, w.Peers, w.Pools = one.Nodes, one.Links, one.Peers, one.Pools
+		w.Nodes = one.Nodes
+		w.Links = one.Links
+		w.Peers = one.Peers
+		w.Pools = one.Pools
 	case 1:
 		w.Members = one.Members
 		w.Left = one.Left
@@ -114,7 +117,10 @@ func (w *town) step() {
 		w.HeldDown = one.HeldDown
 		w.SpeakerDown = one.SpeakerDown
 	case 2:
-		w.Unfit, w.Here, w.OtherDataPath, w.Leaving = one.Unfit, lb.Here{}, false, nil
+		w.Unfit = one.Unfit
+		w.Here = lb.Here{}
+		w.OtherDataPath = false
+		w.Leaving = nil
 	case 3:
 		w.advertise()
 	case 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14:
@@ -233,7 +239,10 @@ func TestMemory(t *testing.T) {
 	}
 	taken, planned := 0, 0
 	for seed := range uint64(histories) {
-		w, m, before, stays := newTown(t, seed), Memory{}, Plan{}, Plan{}
+		w := newTown(t, seed)
+		m := Memory{}
+		before := Plan{}
+		stays := Plan{}
 		for step := range 200 {
 			if w.step(); w.IntN(4) > 0 {
 				w.Now = w.Now.Add(time.Duration(w.IntN(4000)) * time.Millisecond)
@@ -246,7 +255,10 @@ func TestMemory(t *testing.T) {
 				t.Fatalf("seed %d, step %d: the plan before has changed: -was +is\n%s", seed, step,
 					cmp.Diff(stays, before, inside...))
 			}
-			taken, planned, before, stays = taken+recalled(got, before), planned+len(w.Services), got, want
+			taken += recalled(got, before)
+			planned += len(w.Services)
+			before = got
+			stays = want
 			if w.IntN(8) > 0 {
 				w.Here.Previous, w.Here.Advertised = &lb.Previous{Owners: got.Owners, Relays: got.Relays}, got.Advertised
 			}

@@ -14,7 +14,10 @@ func init() {
 	// proxied: proxies on these nodes serve web, whose policy is Cluster by its spec.
 	orders["proxied"] = func(s *lb.State, args []string) {
 		web := s.Services[0]
-		web.Proxied, web.Proxy, web.Local, web.Backends = true, &lb.Proxy{}, true, lb.Backend{}
+		web.Proxied = true
+		web.Proxy = &lb.Proxy{}
+		web.Local = true
+		web.Backends = lb.Backend{}
 		if len(args) > 0 {
 			web.Backends = servedOn(args...)
 		}

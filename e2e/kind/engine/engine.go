@@ -250,7 +250,10 @@ func (e *Engine) spawn(name string, attr *syscall.SysProcAttr, argv ...string) (
 		}
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = e.Env(), log, log, attr
+	cmd.Env = e.Env()
+	cmd.Stdout = log
+	cmd.Stderr = log
+	cmd.SysProcAttr = attr
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
