@@ -85,6 +85,10 @@ func newEgressBed(t *testing.T, e *env) *egressBed {
 	must(t, e.Deploy(t.Context(), b.app))
 	b.addresses = e.service(t, b.app, "sender", pool("egress"), annotation(egressAnnotation, "true"))
 
+	// Nodes with many pods have many links.
+	crowd := testbed.App{Namespace: b.app.Namespace, Name: "crowd", Replicas: 10, Nodes: []string{b.owner}}
+	must(t, e.Deploy(t.Context(), crowd))
+
 	for _, a := range []string{"172.30.0.100", "fd00:30::100"} {
 		at := netip.AddrPortFrom(netip.MustParseAddr(a), egressPort)
 		server, err := e.Serve(context.WithoutCancel(t.Context()), testbed.Client, at)
@@ -117,13 +121,17 @@ func (b *egressBed) addressFor(server netip.AddrPort) netip.Addr {
 func (b *egressBed) waitSource(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	for _, server := range b.servers {
-		must(t, testbed.Until(t.Context(), soon, pod.Name+" to send from the address", func(ctx context.Context) error {
+		err := testbed.Until(t.Context(), soon, pod.Name+" to send from the address", func(ctx context.Context) error {
 			from, err := b.AskIn(ctx, pod, probe.TCP, server)
 			if err == nil && from.Addr() != b.addressFor(server) {
 				err = fmt.Errorf("it sends from %s", from)
 			}
 			return err
-		}))
+		})
+		if err != nil {
+			why, _ := b.Plugin(t.Context(), "why", "pod", pod.Namespace+"/"+pod.Name)
+			t.Fatalf("%v\n%s", err, why)
+		}
 	}
 }
 

@@ -31,13 +31,17 @@ func localMember(links []lb.Interface, refused []lb.Refusal, silent map[string]b
 				out.Prefixes = append(out.Prefixes, p.Masked())
 			}
 		}
-		// Links to pods are many and carry no subnet: other nodes need not know them.
-		if out.Default || len(out.Prefixes) > 0 {
+		// Links to pods are many, and the metadata has little room. They carry no subnet: some network plugins give each of
+		// them the node's address as a single one.
+		if out.Default || slices.ContainsFunc(out.Prefixes, isSubnet) {
 			m.Links = append(m.Links, out)
 		}
 	}
 	return m
 }
+
+// isSubnet reports whether a prefix has more than one address.
+func isSubnet(p netip.Prefix) bool { return !p.IsSingleIP() }
 
 // surroundings returns what the State says about the networks of a node's links.
 func surroundings(s lb.State, node string) link.Surroundings {

@@ -143,7 +143,7 @@ func TestSamples(t *testing.T) {
 	}
 	same(t, "result", want, rangesOf(state))
 	missing := len(state.L2Advertisements) != 1 || len(state.BGPAdvertisements) != 1 || len(state.Peers) != 5 ||
-		len(state.Services) != 3
+		len(state.Services) != 4
 	if missing {
 		t.Errorf("a kind is missing: %+v", state)
 	}

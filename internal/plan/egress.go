@@ -121,6 +121,11 @@ func (p *planner) egressLink(s *lb.Service, a netip.Addr) (link, closed string) 
 		return "", fmt.Sprintf("no node announces %s", a)
 	}
 
+	for _, i := range []int{owner, p.me} {
+		if len(p.state.Links[p.nodes[i].Name]) == 0 {
+			return "", fmt.Sprintf("the links of node %s are not known", p.nodes[i].Name)
+		}
+	}
 	theirs, isKnown := p.linkFor(owner, ads, a)
 	if !isKnown || !p.neighbour(p.node, a, theirs).IsValid() {
 		return "", p.notShared(owner, a)
