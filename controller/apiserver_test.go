@@ -46,7 +46,8 @@ var kinds = map[string]string{
 	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "pods": "Pod",
 	"daemonsets": "DaemonSet", "ipaddresspools": "IPAddressPool",
 	"floatingips": "FloatingIP", "poolmemories": "PoolMemory", "egressallocations": "EgressAllocation",
-	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile", "communities": "Community",
+	"l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer",
+	"bfdprofiles": "BFDProfile", "communities": "Community",
 	"speakerstates": "SpeakerState",
 }
 
@@ -296,7 +297,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code), Message: string(reason),
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason,
+		Code: int32(code), Message: string(reason),
 	})
 }
 
@@ -411,7 +413,9 @@ func (s *apiServer) delete(w http.ResponseWriter, r *http.Request) {
 	default:
 		delete(s.objects, r.URL.Path)
 		s.patched = append(s.patched, r.URL.Path)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
+		_ = json.NewEncoder(w).Encode(metav1.Status{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess,
+		})
 	}
 }
 
@@ -438,7 +442,8 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	have := o["metadata"].(map[string]any)
-	if m, _ := patch["metadata"].(map[string]any); m["resourceVersion"] != nil && m["resourceVersion"] != have["resourceVersion"] {
+	m, _ := patch["metadata"].(map[string]any)
+	if m["resourceVersion"] != nil && m["resourceVersion"] != have["resourceVersion"] {
 		s.overtaken++
 		refuse(w, http.StatusConflict, metav1.StatusReasonConflict)
 		return

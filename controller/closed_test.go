@@ -56,7 +56,10 @@ func TestClosed(t *testing.T) {
 			f.pass(short)
 		}, []string{"w1"}, ""},
 		{"a report that is over", func(f *fleet) { known(f); f.closes("w1", "", 0, ""); f.pass(long) }, []string{"w1"}, ""},
-		{"a speaker that restarts", func(f *fleet) { known(f); f.closes("w1", "", 0, ""); f.pass(short) }, []string{"w1"}, w1},
+		{
+			"a speaker that restarts",
+			func(f *fleet) { known(f); f.closes("w1", "", 0, ""); f.pass(short) }, []string{"w1"}, w1,
+		},
 		{"a node that flaps", func(f *fleet) {
 			f.pass(long)
 			for range 20 {
@@ -82,7 +85,8 @@ func TestClosed(t *testing.T) {
 			"node w1 rejects the connections of 2 pod addresses: no reason is given"},
 		{"twice", func(f *fleet) {
 			f.closes("w1", "web", 1, "no slice")
-			f.states["w1"].Status.EgressClosed = append(f.states["w1"].Status.EgressClosed, f.states["w1"].Status.EgressClosed...)
+			f.states["w1"].Status.EgressClosed = append(f.states["w1"].Status.EgressClosed,
+				f.states["w1"].Status.EgressClosed...)
 			f.pass(long)
 		}, []string{"w1"}, w1},
 		{"many nodes", func(f *fleet) {
@@ -90,8 +94,9 @@ func TestClosed(t *testing.T) {
 				f.closes(fmt.Sprintf("w%d", i+1), "web", i+1, "no slice.")
 			}
 			f.pass(long)
-		}, []string{"w5", "w4", "w3", "w2", "w1", "w1"}, w1 + "; node w2 rejects the connections of 2 pod addresses: no slice; " +
-			"node w3 rejects the connections of 3 pod addresses: no slice; and so do 2 nodes more for connections of its pods"},
+		}, []string{"w5", "w4", "w3", "w2", "w1", "w1"},
+			w1 + "; node w2 rejects the connections of 2 pod addresses: no slice; " +
+				"node w3 rejects the connections of 3 pod addresses: no slice; and so do 2 nodes more for connections of its pods"},
 	} {
 		f := newFleet("w1", "w2", "w3", "w4", "w5")
 		tt.do(f)
@@ -126,7 +131,10 @@ func TestClosedPace(t *testing.T) {
 			f.node("w1", i/6%2 == 0)
 		}, 60},
 	} {
-		f, web, changes, last := newFleet("w1"), onNodes("w1"), 0, ""
+		f := newFleet("w1")
+		web := onNodes("w1")
+		changes := 0
+		last := ""
 		f.pass(2 * closedGrace)
 		for i := range 360 { // an hour
 			tt.change(f, i)

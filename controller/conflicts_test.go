@@ -39,15 +39,23 @@ func TestConflictsRead(t *testing.T) {
 		{"no report", []*v1beta1.SpeakerState{says("w1", 1)}, "", "map[]"},
 		{"both families", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2.1", theirMAC, "2001:db8::1", otherMAC)}, "",
 			"map[192.0.2.1:{02:00:00:00:00:09 w1} 2001:db8::1:{02:00:00:00:00:0a w1}]"},
-		{"two of one address", []*v1beta1.SpeakerState{says("w2", 1, "192.0.2.1", theirMAC), says("w1", 1, "192.0.2.1", otherMAC),
-			says("w3", 1, "192.0.2.1", theirMAC)}, "",
-			"map[192.0.2.1:{02:00:00:00:00:0a w1}]"},
+		{
+			"two of one address",
+			[]*v1beta1.SpeakerState{says("w2", 1, "192.0.2.1", theirMAC), says("w1", 1, "192.0.2.1", otherMAC),
+				says("w3", 1, "192.0.2.1", theirMAC)}, "", "map[192.0.2.1:{02:00:00:00:00:0a w1}]",
+		},
 		{"a node that is given up", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2.1", theirMAC)}, "w1", "map[]"},
-		{"what cannot be read", []*v1beta1.SpeakerState{says("w1", 1, "192.0.2", theirMAC, "192.0.2.1", "not a MAC", "192.0.2.2", theirMAC)}, "",
-			"map[192.0.2.2:{02:00:00:00:00:09 w1}]"},
-		{"a speaker that has never written", []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Status: v1beta1.SpeakerStateStatus{
-			Conflicts: []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: theirMAC}},
-		}}}, "", "map[]"},
+		{
+			"what cannot be read",
+			[]*v1beta1.SpeakerState{says("w1", 1, "192.0.2", theirMAC, "192.0.2.1", "not a MAC", "192.0.2.2", theirMAC)},
+			"", "map[192.0.2.2:{02:00:00:00:00:09 w1}]",
+		},
+		{
+			"a speaker that has never written",
+			[]*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Status: v1beta1.SpeakerStateStatus{
+				Conflicts: []v1beta1.AddressConflict{{Address: "192.0.2.1", MAC: theirMAC}},
+			}}}, "", "map[]",
+		},
 	} {
 		r := reportTimes{}.update(time.Now(), time.Time{}, tt.states)
 		if got := fmt.Sprint(r.foreignClaims(time.Now(), tt.states, map[string]bool{tt.gone: true})); got != tt.want {
@@ -67,7 +75,8 @@ func TestConflictsOfGoneSpeaker(t *testing.T) {
 			wrote int
 			want  int
 		}{
-			{0, 1, 1}, {20 * time.Minute, 1, 1}, {24 * time.Minute, 2, 1}, {48 * time.Minute, 2, 1}, {49 * time.Minute, 2, 0}, {50 * time.Minute, 3, 1},
+			{0, 1, 1}, {20 * time.Minute, 1, 1}, {24 * time.Minute, 2, 1}, {48 * time.Minute, 2, 1},
+			{49 * time.Minute, 2, 0}, {50 * time.Minute, 3, 1},
 		} {
 			clock := nstest.SetClock(start.Add(step.after), time.Duration(i)*by)
 			states := []*v1beta1.SpeakerState{says("w1", step.wrote, "192.0.2.1", theirMAC)}
@@ -83,7 +92,10 @@ func TestConflictsOfGoneSpeaker(t *testing.T) {
 // retains, no more than fit into a sentence.
 func TestFree(t *testing.T) {
 	address := netip.MustParseAddr
-	ranges := []lb.Range{{From: address("192.0.2.0"), To: address("192.0.2.255")}, {From: address("2001:db8::"), To: address("2001:db8::ff")}}
+	ranges := []lb.Range{
+		{From: address("192.0.2.0"), To: address("192.0.2.255")},
+		{From: address("2001:db8::"), To: address("2001:db8::ff")},
+	}
 	all := func(addresses ...string) map[netip.Addr]foreignClaim {
 		out := map[netip.Addr]foreignClaim{}
 		for _, a := range addresses {
@@ -105,8 +117,13 @@ func TestFree(t *testing.T) {
 		{"none", "", nil, ""},
 		{"another pool's", "", []string{"198.51.100.1"}, ""},
 		{"its own", "", []string{"198.51.100.1", "2001:db8::1", "192.0.2.1"},
-			"192.0.2.1 is claimed by 02:00:00:00:00:09 (seen by node w1), 2001:db8::1 is claimed by 02:00:00:00:00:09 (seen by node w1)" + free1},
-		{"one it retains", "198.51.100.1", []string{"198.51.100.1"}, "198.51.100.1 is claimed by 02:00:00:00:00:09 (seen by node w1)" + free1},
+			"192.0.2.1 is claimed by 02:00:00:00:00:09 (seen by node w1), 2001:db8::1 is claimed by " +
+				"02:00:00:00:00:09 (seen by node w1)" + free1},
+		{
+			"one it retains",
+			"198.51.100.1", []string{"198.51.100.1"},
+			"198.51.100.1 is claimed by 02:00:00:00:00:09 (seen by node w1)" + free1,
+		},
 	} {
 		var u ipam.Usage
 		if tt.retained != "" {
@@ -131,8 +148,10 @@ func TestFree(t *testing.T) {
 // until it has read the speakers' reports.
 func TestConflictsNotReadYet(t *testing.T) {
 	pool := lan()
-	pool.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict),
-		LastTransitionTime: metav1.Now()}}
+	pool.Status.Conditions = []metav1.Condition{{
+		Type: v1beta1.ConditionAddressesFree, Status: metav1.ConditionFalse, Reason: string(lb.AddressConflict),
+		LastTransitionTime: metav1.Now(),
+	}}
 	server := newServer(t, pool)
 	s := newTestSyncer(t, server)
 	s.speakers = speakerView{}
@@ -159,7 +178,9 @@ func TestFloatingIPHistory(t *testing.T) {
 	until := func(minute int) *v1beta1.Time { return new(v1beta1.NewTime(at(minute).Time)) }
 	object := &v1beta1.FloatingIP{}
 	step := func(minute int, reason lb.Reason, service, uid string) v1beta1.FloatingIPStatus {
-		owned := &ipam.Floating{Assignment: ipam.Assignment{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Reason: reason}}
+		owned := &ipam.Floating{Assignment: ipam.Assignment{
+			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Reason: reason,
+		}}
 		if service != "" {
 			owned.BoundTo, owned.BoundUID = lb.Key{Namespace: "ns", Name: service}, uid
 		}
@@ -186,7 +207,8 @@ func TestFloatingIPHistory(t *testing.T) {
 	if diff := cmp.Diff(want, got.RecentHolders); diff != "" || got.BoundSince != nil {
 		t.Errorf("recent holders (-want +got):\n%s", diff)
 	}
-	if s := step(8, lb.PoolExhausted, "", ""); s.Phase != v1beta1.FloatingIPPending || s.Conditions[0].Status != metav1.ConditionFalse {
+	s := step(8, lb.PoolExhausted, "", "")
+	if s.Phase != v1beta1.FloatingIPPending || s.Conditions[0].Status != metav1.ConditionFalse {
 		t.Errorf("pending: %+v", s)
 	}
 }
@@ -202,7 +224,9 @@ func TestKeepDenied(t *testing.T) {
 	told := func() string {
 		got := server.service(t, "web")
 		c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAnnotationsHonoured)
-		if len(got.Status.LoadBalancer.Ingress) != 1 || c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.NotKept) {
+		differs := len(got.Status.LoadBalancer.Ingress) != 1 || c == nil || c.Status != metav1.ConditionFalse ||
+			c.Reason != string(lb.NotKept)
+		if differs {
 			t.Fatalf("status has %v, condition %+v", got.Status.LoadBalancer.Ingress, c)
 		}
 		return c.Message

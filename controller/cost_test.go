@@ -28,8 +28,12 @@ func settledSyncer(t testing.TB, services, nodes int) (*syncer, *apiServer) {
 	pool.Spec.Addresses = []string{"10.0.0.0/16"}
 	server.put(t, pool)
 	for i := range nodes {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%04d", i), Labels: map[string]string{corev1.LabelHostname: fmt.Sprint(i)}}}
-		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("172.30.%d.%d", i/250, 1+i%250)}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("n%04d", i), Labels: map[string]string{corev1.LabelHostname: fmt.Sprint(i)},
+		}}
+		n.Status.Addresses = []corev1.NodeAddress{{
+			Type: corev1.NodeInternalIP, Address: fmt.Sprintf("172.30.%d.%d", i/250, 1+i%250),
+		}}
 		server.put(t, n)
 	}
 	for i := range services {
@@ -122,7 +126,9 @@ func TestMore(t *testing.T) {
 		isWritten func(*serviceWrite) bool
 	}{
 		"a problem": {func(d *syncRun) {
-			d.problems = []lb.Problem{{Object: lb.Object{Kind: config.KindService, Namespace: key.Namespace, Name: key.Name}, Reason: lb.NodesUnfiltered}}
+			d.problems = []lb.Problem{
+				{Object: lb.Object{Kind: config.KindService, Namespace: key.Namespace, Name: key.Name}, Reason: lb.NodesUnfiltered},
+			}
 		}, func(w *serviceWrite) bool { return w.problems != nil }},
 		"access": {func(d *syncRun) {
 			d.frontends = []lb.Frontend{{Service: key, Access: lb.Access{RateLimit: 1}}}
@@ -186,13 +192,16 @@ func TestSame(t *testing.T) {
 		}
 	}
 	// What comes of the assignment and of the compiled Service is compared by itself.
-	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o).Elem() }, "assignment", "compiled", "isPending", "hasMore", "service")
+	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o).Elem() }, "assignment", "compiled",
+		"isPending", "hasMore", "service")
 	differ(func(o *serviceWrite) reflect.Value { return reflect.ValueOf(o.assignment).Elem() })
 	for name, o := range map[string]*serviceWrite{
-		"the key":               {assignment: &ipam.Assignment{Key: lb.Key{Name: "x"}}},
-		"the mode of proxies":   {assignment: &ipam.Assignment{}, proxied: &proxyCondition{wantsProxyMode: true}},
-		"a sentence of egress":  {assignment: &ipam.Assignment{}, egress: &egressCondition{isUnknown: true}},
-		"a sentence of proxies": {assignment: &ipam.Assignment{}, proxied: &proxyCondition{Condition: metav1.Condition{Message: "x"}}},
+		"the key":              {assignment: &ipam.Assignment{Key: lb.Key{Name: "x"}}},
+		"the mode of proxies":  {assignment: &ipam.Assignment{}, proxied: &proxyCondition{wantsProxyMode: true}},
+		"a sentence of egress": {assignment: &ipam.Assignment{}, egress: &egressCondition{isUnknown: true}},
+		"a sentence of proxies": {
+			assignment: &ipam.Assignment{}, proxied: &proxyCondition{Condition: metav1.Condition{Message: "x"}},
+		},
 	} {
 		if w().hasSameInputs(o) {
 			t.Errorf("%s makes no difference", name)
@@ -209,7 +218,9 @@ func BenchmarkRun(b *testing.B) {
 		for name, change := range map[string]func(i int) error{
 			"nothing": func(int) error { return nil },
 			"one": func(i int) error {
-				changed := k8s.ServiceUpdate{Service: s.compared[i*7919%n].held.Read(), Annotations: map[string]string{"n": fmt.Sprint(i)}}
+				changed := k8s.ServiceUpdate{
+					Service: s.compared[i*7919%n].held.Read(), Annotations: map[string]string{"n": fmt.Sprint(i)},
+				}
 				_, err := s.cluster.UpdateService(b.Context(), changed)
 				return err
 			},

@@ -38,8 +38,8 @@ type egressSender struct {
 	addresses []netip.Addr
 	// faults tell what pods cannot do, and notes what else the user should know.
 	faults, notes []string
-	// closed is a text about the nodes that reject connections of the pods, and isUnsettled reports whether it is not known
-	// yet which nodes do.
+	// closed is a text about the nodes that reject connections of the pods, and isUnsettled reports whether it is not
+	// known yet which nodes do.
 	closed      string
 	isUnsettled bool
 }

@@ -40,9 +40,11 @@ func sender(name string, addresses ...string) *corev1.Service {
 // podOf returns a pod with the label app=web.
 func podOf(name, node string, addresses ...string) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": "web"}},
-		Spec:       corev1.PodSpec{NodeName: node},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": "web"},
+		},
+		Spec:   corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	for _, a := range addresses {
 		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})
@@ -157,8 +159,8 @@ func TestEgressLife(t *testing.T) {
 	syncOften(t, s, "the condition goes", func() bool { return server.egress(t, "web") == "" })
 }
 
-// TestEgressRecordGoes: slices that have rested are free, and the record goes with the last one, even if no Service asks
-// for egress and no pods are known.
+// TestEgressRecordGoes: slices that have rested are free, and the record goes with the last one, even if no Service
+// asks for egress and no pods are known.
 func TestEgressRecordGoes(t *testing.T) {
 	old := allocated(restingSince(10*time.Minute, 61440, "n1"), restingSince(time.Minute, 57344, "n2"))
 	server := newServer(t, lan(), old)
@@ -199,7 +201,8 @@ func TestEgressOvertaken(t *testing.T) {
 				t.Errorf("nothing is recorded, and the Service says %q", got)
 			}
 			refreshed(t, s)
-			if diff := cmp.Diff([]string{"53248 n9 default rests", "57344 n1 default", "61440 n2 default"}, server.slices(t)); diff != "" {
+			diff := cmp.Diff([]string{"53248 n9 default rests", "57344 n1 default", "61440 n2 default"}, server.slices(t))
+			if diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
@@ -209,7 +212,8 @@ func TestEgressOvertaken(t *testing.T) {
 // TestEgressWithoutPods: as long as the pods are not known all slices stay, and so does the condition.
 func TestEgressWithoutPods(t *testing.T) {
 	web := sender("web", "192.0.2.7")
-	web.Status.Conditions = append(web.Status.Conditions, metav1.Condition{Type: v1beta1.ConditionEgress, Status: "True", Reason: "EgressActive", Message: "x"})
+	web.Status.Conditions = append(web.Status.Conditions,
+		metav1.Condition{Type: v1beta1.ConditionEgress, Status: "True", Reason: "EgressActive", Message: "x"})
 	record := allocated(inUse(61440, "n1"), restingSince(10*time.Minute, 57344, "n2"))
 	objects := config.Objects{
 		Services:          []*corev1.Service{web},
@@ -226,7 +230,8 @@ func TestEgressWithoutPods(t *testing.T) {
 	if c, ok := w.egressCondition(); !ok || c.Message != "x" {
 		t.Errorf("%v %+v", ok, c)
 	}
-	if d.egress = decideEgress(d, true, &closedView{}); len(d.egress.result.Slices) != 1 || d.egress.result.Slices[0].Released.IsZero() {
+	d.egress = decideEgress(d, true, &closedView{})
+	if len(d.egress.result.Slices) != 1 || d.egress.result.Slices[0].Released.IsZero() {
 		t.Errorf("with pods: %v", d.egress.result.Slices)
 	}
 }
@@ -271,26 +276,50 @@ func TestEgressCondition(t *testing.T) {
 			[]string{"True EgressActive pods on 1 node send from 192.0.2.7"}},
 		{"no pods", []*corev1.Service{sender("web", "192.0.2.7")}, nil, []*v1beta1.L2Advertisement{l2()},
 			[]string{"True EgressActive pods on 0 nodes send from 192.0.2.7"}},
-		{"both families", []*corev1.Service{change(sender("web", "192.0.2.7"), dual)}, []*corev1.Pod{podOf("p1", "n1", "10.0.0.1", "fd00::1")},
-			[]*v1beta1.L2Advertisement{l2()}, []string{"True EgressActive pods on 1 node send from 192.0.2.7 and 2001:db8::7"}},
-		{"no address of a family", []*corev1.Service{sender("web", "192.0.2.7")}, []*corev1.Pod{podOf("p1", "n1", "10.0.0.1", "fd00::1")},
+		{
+			"both families",
+			[]*corev1.Service{change(sender("web", "192.0.2.7"), dual)},
+			[]*corev1.Pod{podOf("p1", "n1", "10.0.0.1", "fd00::1")}, []*v1beta1.L2Advertisement{l2()},
+			[]string{"True EgressActive pods on 1 node send from 192.0.2.7 and 2001:db8::7"},
+		},
+		{
+			"no address of a family",
+			[]*corev1.Service{sender("web", "192.0.2.7")}, []*corev1.Pod{podOf("p1", "n1", "10.0.0.1", "fd00::1")},
 			[]*v1beta1.L2Advertisement{l2()},
-			[]string{"False EgressUnavailable the Service has no IPv6 address, and its pods have one; pods on 1 node send from 192.0.2.7. Change"}},
+			[]string{
+				"False EgressUnavailable the Service has no IPv6 address, and its pods have one; " +
+					"pods on 1 node send from 192.0.2.7. Change",
+			},
+		},
 		{"no address", []*corev1.Service{sender("web")}, pods, []*v1beta1.L2Advertisement{l2()},
 			[]string{"False EgressUnavailable the Service has no address yet. Change"}},
 		{"not by layer 2", []*corev1.Service{sender("web", "192.0.2.7")}, pods, nil,
-			[]string{"False EgressUnavailable pods cannot send from 192.0.2.7, since no L2Advertisement selects its pool and the Service. Change"}},
-		{"two Services", []*corev1.Service{change(sender("a", "192.0.2.7"), young), sender("b", "192.0.2.8")}, pods, []*v1beta1.L2Advertisement{l2()},
 			[]string{
-				"False EgressUnavailable pods that it selects send from the addresses of Service default/b, which is older and selects them too; " +
-					"pods on 0 nodes send from 192.0.2.7. Change",
-				"True EgressActive pods on 1 node send from 192.0.2.8; the younger Service default/a selects some of the pods too",
+				"False EgressUnavailable pods cannot send from 192.0.2.7, since no L2Advertisement selects its pool " +
+					"and the Service. Change",
 			}},
+		{
+			"two Services",
+			[]*corev1.Service{change(sender("a", "192.0.2.7"), young), sender("b", "192.0.2.8")}, pods,
+			[]*v1beta1.L2Advertisement{l2()}, []string{
+				"False EgressUnavailable pods that it selects send from the addresses of Service default/b, " +
+					"which is older and selects them too; pods on 0 nodes send from 192.0.2.7. Change",
+				"True EgressActive pods on 1 node send from 192.0.2.8; the younger Service default/a selects some of the pods too",
+			},
+		},
 		{"too many nodes", []*corev1.Service{sender("web", "192.0.2.7")}, crowd, []*v1beta1.L2Advertisement{l2()},
 			[]string{"False EgressUnavailable no ports of 192.0.2.7 are left for node n15: of the 15 parts"}},
-		{"no selector", []*corev1.Service{change(sender("web", "192.0.2.7"), func(sv *corev1.Service) { sv.Spec.Selector = nil })}, pods, nil,
-			[]string{"False EgressUnavailable the Service has no pods, since it has no spec.selector. Change"}},
-		{"not asked", []*corev1.Service{change(sender("web", "192.0.2.7"), func(sv *corev1.Service) { sv.Annotations = nil })}, pods, nil, []string{""}},
+		{
+			"no selector",
+			[]*corev1.Service{change(sender("web", "192.0.2.7"), func(sv *corev1.Service) { sv.Spec.Selector = nil })},
+			pods, nil,
+			[]string{"False EgressUnavailable the Service has no pods, since it has no spec.selector. Change"},
+		},
+		{
+			"not asked",
+			[]*corev1.Service{change(sender("web", "192.0.2.7"), func(sv *corev1.Service) { sv.Annotations = nil })},
+			pods, nil, []string{""},
+		},
 	} {
 		pool := lan()
 		pool.Spec.Addresses = append(pool.Spec.Addresses, "2001:db8::/64")
@@ -311,7 +340,8 @@ func TestEgressCondition(t *testing.T) {
 
 // TestEgressOfOtherDataPath: where another program delivers, nodes translate nothing.
 func TestEgressOfOtherDataPath(t *testing.T) {
-	s, problems := config.Compile(config.Objects{Services: []*corev1.Service{sender("web", "192.0.2.7")}}, config.Options{Default: true, OtherDataPath: true})
+	s, problems := config.Compile(config.Objects{Services: []*corev1.Service{sender("web", "192.0.2.7")}},
+		config.Options{Default: true, OtherDataPath: true})
 	if s.Services[0].Egress || len(problems) != 1 || problems[0].Reason != lb.EgressUnavailable {
 		t.Errorf("%v %v", s.Services[0].Egress, problems)
 	}
@@ -325,7 +355,10 @@ func TestEgressPorts(t *testing.T) {
 		return sv
 	}
 	d := decided(t, config.Objects{
-		Services:         []*corev1.Service{shares(sender("a", "192.0.2.7"), 80), shares(loadBalancer("b"), 65000), shares(loadBalancer("c", "192.0.2.7"), 57344)},
+		Services: []*corev1.Service{
+			shares(sender("a", "192.0.2.7"), 80), shares(loadBalancer("b"), 65000),
+			shares(loadBalancer("c", "192.0.2.7"), 57344),
+		},
 		EgressPods:       []*corev1.Pod{podOf("p1", "n1", "10.0.0.1")},
 		Pools:            []*v1beta1.IPAddressPool{lan()},
 		L2Advertisements: []*v1beta1.L2Advertisement{l2()},

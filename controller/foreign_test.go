@@ -58,14 +58,31 @@ func TestForeign(t *testing.T) {
 		assigned   lb.Reason
 	}{
 		{"another class", foreign(), true, []string{standard}, nil, lb.Released},
-		{"another load balancer serves it too", foreign(shows(other, "192.0.2.1")), true, []string{standard}, []string{other}, lb.Released},
-		{"it changed its type twice while no controller ran", foreign(shows(other)), true, []string{standard}, []string{other}, lb.Released},
+		{
+			"another load balancer serves it too",
+			foreign(shows(other, "192.0.2.1")), true, []string{standard}, []string{other}, lb.Released,
+		},
+		{
+			"it changed its type twice while no controller ran",
+			foreign(shows(other)), true, []string{standard}, []string{other}, lb.Released,
+		},
 		{"it is being deleted", foreign(deleted), true, nil, nil, ""},
-		{"it is being deleted, and another load balancer serves it", foreign(shows(other, "192.0.2.1"), deleted), true, []string{standard}, []string{other},
-			lb.Released},
-		{"another client removed the standard finalizer", foreign(func(sv *corev1.Service) { sv.Finalizers = sv.Finalizers[:1] }), true, nil, nil, ""},
-		{"a copy of a Service of ours", foreign(shows(other), marksOnly(v1beta1.FinalizerAddress)), false, nil, []string{other}, ""},
-		{"never ours", foreign(shows("192.0.2.1"), marksOnly(standard)), false, []string{standard}, []string{"192.0.2.1"}, ""},
+		{
+			"it is being deleted, and another load balancer serves it",
+			foreign(shows(other, "192.0.2.1"), deleted), true, []string{standard}, []string{other}, lb.Released,
+		},
+		{
+			"another client removed the standard finalizer",
+			foreign(func(sv *corev1.Service) { sv.Finalizers = sv.Finalizers[:1] }), true, nil, nil, "",
+		},
+		{
+			"a copy of a Service of ours",
+			foreign(shows(other), marksOnly(v1beta1.FinalizerAddress)), false, nil, []string{other}, "",
+		},
+		{
+			"never ours",
+			foreign(shows("192.0.2.1"), marksOnly(standard)), false, []string{standard}, []string{"192.0.2.1"}, "",
+		},
 		{"never ours, and being deleted", foreign(shows(), marksOnly(standard), deleted), false, []string{standard}, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,7 +137,8 @@ func TestForeignLater(t *testing.T) {
 		t.Errorf("not ours (-want +got):\n%s", diff)
 	}
 	const message = "the Service released 192.0.2.1, since Holdfast does not serve its class"
-	if c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAddressAssigned); c == nil || c.Message != message {
+	c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAddressAssigned)
+	if c == nil || c.Message != message {
 		t.Errorf("the condition is %v, want the message %q", c, message)
 	}
 	server.landed()
@@ -146,7 +164,9 @@ func TestForeignLater(t *testing.T) {
 func TestOthersFinalizer(t *testing.T) {
 	const other, ours, standard = "198.51.100.1", v1beta1.FinalizerAddress, k8s.StandardFinalizer
 	released := func(sv *corev1.Service) {
-		sv.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released)}}
+		sv.Status.Conditions = []metav1.Condition{{
+			Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.Released),
+		}}
 	}
 	for _, tt := range []struct {
 		name       string
@@ -157,11 +177,24 @@ func TestOthersFinalizer(t *testing.T) {
 	}{
 		{"pending", []func(*corev1.Service){shows(), marksOnly(standard)}, lb.NoPool, []string{standard}, []string{standard}},
 		{"pending, and had an address", []func(*corev1.Service){shows()}, lb.NoPool, nil, nil},
-		{"pending, and was let go before", []func(*corev1.Service){shows(), marksOnly(standard), released}, lb.NoPool, nil, nil},
-		{"another's address", []func(*corev1.Service){shows(other), marksOnly(standard)}, lb.ForeignAddress, []string{standard}, []string{standard}},
-		{"another's address over ours", []func(*corev1.Service){shows(other)}, lb.ForeignAddress, []string{ours, standard}, nil},
-		{"another's address, and was let go before", []func(*corev1.Service){shows(other), marksOnly(standard), released}, lb.ForeignAddress,
-			[]string{ours, standard}, nil},
+		{
+			"pending, and was let go before",
+			[]func(*corev1.Service){shows(), marksOnly(standard), released}, lb.NoPool, nil, nil,
+		},
+		{
+			"another's address",
+			[]func(*corev1.Service){shows(other), marksOnly(standard)}, lb.ForeignAddress, []string{standard},
+			[]string{standard},
+		},
+		{
+			"another's address over ours",
+			[]func(*corev1.Service){shows(other)}, lb.ForeignAddress, []string{ours, standard}, nil,
+		},
+		{
+			"another's address, and was let go before",
+			[]func(*corev1.Service){shows(other), marksOnly(standard), released}, lb.ForeignAddress,
+			[]string{ours, standard}, nil,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sv := foreign(append(tt.changes, func(sv *corev1.Service) { sv.Spec.LoadBalancerClass = nil })...)
@@ -179,7 +212,8 @@ func TestOthersFinalizer(t *testing.T) {
 				}
 			}
 			run(tt.finalizers)
-			if c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAddressAssigned); c == nil || c.Reason != string(tt.reason) {
+			c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionAddressAssigned)
+			if c == nil || c.Reason != string(tt.reason) {
 				t.Errorf("conditions are %v, want AddressAssigned %q", got.Status.Conditions, tt.reason)
 			}
 			deleted(got)

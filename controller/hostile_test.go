@@ -209,14 +209,17 @@ func everything(name string) string {
 func TestForgedAnnotation(t *testing.T) {
 	retype := func(sv *corev1.Service) { sv.Spec.Type = corev1.ServiceTypeClusterIP }
 	few := func(name string) string {
-		return "for=default/" + name + ",192.0.2.9=lan,192.0.2.9#x,192.0.2.3#x,192.0.2.4#x,192.0.2.5#x,198.51.100.1=closed,198.51.100.1#x,198.51.100.2#x"
+		return "for=default/" + name + ",192.0.2.9=lan,192.0.2.9#x,192.0.2.3#x,192.0.2.4#x,192.0.2.5#x," +
+			"198.51.100.1=closed,198.51.100.1#x,198.51.100.2#x"
 	}
 	for name, claim := range map[string]func(string) string{"a few addresses": few, "everything": everything} {
 		t.Run(name, func(t *testing.T) {
-			closed := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "closed", UID: "uid-closed"}, Spec: v1beta1.IPAddressPoolSpec{
-				Addresses: []string{"198.51.100.1-198.51.100.4"}, ReuseDelay: &metav1.Duration{Duration: time.Hour},
-				ServiceAllocation: &v1beta1.ServiceAllocation{Namespaces: []string{"others"}},
-			}}
+			closed := &v1beta1.IPAddressPool{
+				ObjectMeta: metav1.ObjectMeta{Name: "closed", UID: "uid-closed"}, Spec: v1beta1.IPAddressPoolSpec{
+					Addresses: []string{"198.51.100.1-198.51.100.4"}, ReuseDelay: &metav1.Duration{Duration: time.Hour},
+					ServiceAllocation: &v1beta1.ServiceAllocation{Namespaces: []string{"others"}},
+				},
+			}
 			c := newTenancy(t, waits(), closed)
 			before := released("a", "b")
 			c.server.put(t, before)
@@ -260,7 +263,8 @@ func TestForgedTerms(t *testing.T) {
 	twin := sharer("evil", 443, 1)
 	c2 := newTenancy(t, lan())
 	c2.create(twin)
-	digest := regexp.MustCompile("#[0-9a-z]+").FindString(meta.FindStatusCondition(c2.service("evil").Status.Conditions, v1beta1.ConditionAddressRecord).Message)
+	digest := regexp.MustCompile("#[0-9a-z]+").FindString(meta.FindStatusCondition(c2.service("evil").Status.Conditions,
+		v1beta1.ConditionAddressRecord).Message)
 	c.edit("evil", func(sv *corev1.Service) {
 		sv.Spec.Ports[0].Port = 443
 		writes("for=default/evil,192.0.2.0=lan,192.0.2.0" + digest)(sv)
@@ -310,11 +314,15 @@ func TestForgedOrigin(t *testing.T) {
 	c.server.put(t, strict)
 	c.settle()
 	c.want("evil", "[192.0.2.0] Assigned")
-	for _, forged := range []string{"", "for=default/evil,192.0.2.0=open", "192.0.2.0=open,192.0.2.0#x", "for=default/evil,192.0.2.0=",
-		"for=another/one,192.0.2.0=open"} {
+	for _, forged := range []string{
+		"", "for=default/evil,192.0.2.0=open", "192.0.2.0=open,192.0.2.0#x", "for=default/evil,192.0.2.0=",
+		"for=another/one,192.0.2.0=open",
+	} {
 		sv := c.service("evil")
 		writes(forged)(sv)
-		state, _ := config.Compile(config.Objects{Pools: []*v1beta1.IPAddressPool{strict, open}, Services: []*corev1.Service{sv}}, config.Options{Default: true})
+		state, _ := config.Compile(config.Objects{
+			Pools: []*v1beta1.IPAddressPool{strict, open}, Services: []*corev1.Service{sv},
+		}, config.Options{Default: true})
 		frontends := plan.Frontends(state)
 		if len(frontends) != 1 || fmt.Sprint(frontends[0].Allow) != "[10.0.0.0/8]" {
 			t.Errorf("%q: the frontends are %+v", forged, frontends)
@@ -397,9 +405,9 @@ func TestRestoredObjects(t *testing.T) {
 		return sv
 	}
 	for _, sv := range []*corev1.Service{
-		loadBalancer("free"),
-		restored("held", "for=default/held,192.0.2.3=lan,192.0.2.3#x"), restored("older", "203.0.113.0=auto"),
-		restored("copy", "for=default/held,192.0.2.3=lan"), restored("forbidden", "for=default/forbidden,198.51.100.1=closed"),
+		loadBalancer("free"), restored("held", "for=default/held,192.0.2.3=lan,192.0.2.3#x"),
+		restored("older", "203.0.113.0=auto"), restored("copy", "for=default/held,192.0.2.3=lan"),
+		restored("forbidden", "for=default/forbidden,198.51.100.1=closed"),
 	} {
 		c.server.put(t, sv)
 	}

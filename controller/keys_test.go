@@ -216,7 +216,9 @@ func TestMembersSecretInvalid(t *testing.T) {
 	e := k.server.event(t)
 	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: own, Name: members, UID: "uid"}
 	message := "not used, since a key has 32 bytes: key (6 bytes). " + lb.InvalidKey.Remedy()
-	if e.InvolvedObject != about || e.Reason != string(lb.InvalidKey) || e.Message != message || e.Type != corev1.EventTypeWarning {
+	differs := e.InvolvedObject != about || e.Reason != string(lb.InvalidKey) || e.Message != message ||
+		e.Type != corev1.EventTypeWarning
+	if differs {
 		t.Errorf("Event %s %s of %v: %s", e.Type, e.Reason, e.InvolvedObject, e.Message)
 	}
 	select {

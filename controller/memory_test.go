@@ -34,11 +34,13 @@ func waits() *v1beta1.IPAddressPool {
 // released returns the memory of releases of 192.0.2.1, 192.0.2.2 and so on.
 func released(by ...string) *v1beta1.PoolMemory {
 	m := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{
-		Name: "lan", OwnerReferences: []metav1.OwnerReference{{Kind: config.KindPool, Name: "lan", UID: lan().UID, Controller: new(true)}},
+		Name:            "lan",
+		OwnerReferences: []metav1.OwnerReference{{Kind: config.KindPool, Name: "lan", UID: lan().UID, Controller: new(true)}},
 	}}
 	for i, name := range by {
 		m.Status.Released = append(m.Status.Released, v1beta1.ReleasedAddress{
-			Address: fmt.Sprintf("192.0.2.%d", i+1), Service: "default/" + name, UID: "uid-" + name, Time: v1beta1.NewTime(time.Now()),
+			Address: fmt.Sprintf("192.0.2.%d", i+1), Service: "default/" + name, UID: "uid-" + name,
+			Time: v1beta1.NewTime(time.Now()),
 		})
 	}
 	return m
@@ -78,9 +80,11 @@ func TestRefreshed(t *testing.T) {
 	for name, late := range map[string]metav1.Object{
 		"waits for reuseDelay": released("a"),
 		"a FloatingIP owns": &v1beta1.FloatingIP{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keep", UID: "uid-keep", Finalizers: []string{v1beta1.FinalizerAddress}},
-			Spec:       v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1"}},
-			Status:     v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.1"}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "keep", UID: "uid-keep", Finalizers: []string{v1beta1.FinalizerAddress},
+			},
+			Spec:   v1beta1.FloatingIPSpec{Addresses: []string{"192.0.2.1"}},
+			Status: v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.1"}},
 		},
 	} {
 		pool := waits()
@@ -110,7 +114,8 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	lost.Status.Conditions = []metav1.Condition{recorded(lost, "192.0.2.200", "lan")}
 	server := newServer(t, cut, renewed, loadBalancer("arrives"), lost, &v1beta1.FloatingIP{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "dissolves", UID: "uid-dissolves", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{v1beta1.FinalizerAddress},
+			Namespace: "default", Name: "dissolves", UID: "uid-dissolves", DeletionTimestamp: new(metav1.Now()),
+			Finalizers: []string{v1beta1.FinalizerAddress},
 		},
 		Status: v1beta1.FloatingIPStatus{Addresses: []string{"192.0.2.129"}},
 	})
@@ -120,7 +125,9 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 		t.Fatal("the memory was not written, and that is no error")
 	}
 	landed := server.landed()
-	if !hasPatched(landed, arrives) || hasPatched(landed, moves) || hasPatched(landed, dissolves) || hasPatched(landed, overwritten) {
+	differs := !hasPatched(landed, arrives) || hasPatched(landed, moves) || hasPatched(landed, dissolves) ||
+		hasPatched(landed, overwritten)
+	if differs {
 		t.Errorf("the pool remembers nothing, and these were written: %v", landed)
 	}
 	server.edit(func() { server.fail = nil })

@@ -40,22 +40,36 @@ func TestUnannounced(t *testing.T) {
 	}{
 		{"no speaker has written anything", nil, []string{"IPv4 ", "IPv6 "}},
 		{"layer 2", []metav1.Condition{says(l2, lb.Announced, ""), announcers("192.0.2.1=a,2001:db8::1=b")}, nil},
-		{"one family of two", []metav1.Condition{says(l2, lb.NoLink, ""), announcers("192.0.2.1=a")}, []string{"IPv6 NoLink"}},
+		{
+			"one family of two",
+			[]metav1.Condition{says(l2, lb.NoLink, ""), announcers("192.0.2.1=a")}, []string{"IPv6 NoLink"},
+		},
 		{"an address of before", []metav1.Condition{says(l2, lb.NoEligibleNode, ""), announcers("192.0.2.9=a")},
 			[]string{"IPv4 NoEligibleNode", "IPv6 NoEligibleNode"}},
 		{"BGP", []metav1.Condition{says(bgp, lb.Announced, "")}, nil},
 		{"BGP, and layer 2 no more", []metav1.Condition{says(l2, lb.NoAdvertisement, ""), says(bgp, lb.Announced, "")}, nil},
 		{"layer 2, and BGP without a session",
-			[]metav1.Condition{says(l2, lb.Announced, ""), announcers("192.0.2.1=a,2001:db8::1=b"), says(bgp, lb.NoSession, "")}, nil},
-		{"BGP without a session", []metav1.Condition{says(l2, lb.NoAdvertisement, ""), says(bgp, lb.NoSession, "")}, []string{"IPv4 NoSession", "IPv6 NoSession"}},
+			[]metav1.Condition{
+				says(l2, lb.Announced, ""), announcers("192.0.2.1=a,2001:db8::1=b"), says(bgp, lb.NoSession, ""),
+			}, nil},
+		{
+			"BGP without a session",
+			[]metav1.Condition{says(l2, lb.NoAdvertisement, ""), says(bgp, lb.NoSession, "")},
+			[]string{"IPv4 NoSession", "IPv6 NoSession"},
+		},
 		{"neither of both", []metav1.Condition{says(l2, lb.AddressConflict, ""), says(bgp, lb.NoSession, "")},
 			[]string{"IPv4 AddressConflict", "IPv6 AddressConflict"}},
 		{"no advertisement", []metav1.Condition{says(l2, lb.NoAdvertisement, ""), says(bgp, lb.NoAdvertisement, "")},
 			[]string{"IPv4 NoAdvertisement", "IPv6 NoAdvertisement"}},
 	} {
 		key := lb.Key{Namespace: "ns", Name: "web"}
-		a := &ipam.Assignment{Key: key, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
-		sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Status: corev1.ServiceStatus{Conditions: tt.conditions}}
+		a := &ipam.Assignment{Key: key, Reason: lb.Assigned, Addresses: []netip.Addr{
+			netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
+		}}
+		sv := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+			Status:     corev1.ServiceStatus{Conditions: tt.conditions},
+		}
 		m := &metrics{listServices: holding(sv)}
 		waits, got := m.serviceStates([]*ipam.Assignment{a, {Key: lb.Key{Name: "gone"}}})
 		ok := len(got) == len(tt.want) && len(waits) == 0
@@ -97,7 +111,10 @@ func TestLooksAgain(t *testing.T) {
 		sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 		sv.Status.Conditions = []metav1.Condition{
 			{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: announced},
-			{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))},
+			{
+				Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse,
+				LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
+			},
 		}
 		return sv
 	}
@@ -119,7 +136,8 @@ func TestLooksAgain(t *testing.T) {
 		m.listServices = func() lb.Map[lb.Key, config.Held[corev1.Service]] {
 			return lb.Map[lb.Key, config.Held[corev1.Service]]{}.Put(tt.a.Key, tt.held)
 		}
-		if waits, rows := m.serviceStates([]*ipam.Assignment{tt.a}); len(rows) != tt.rows || len(waits) != tt.waiting || reads != tt.reads {
+		waits, rows := m.serviceStates([]*ipam.Assignment{tt.a})
+		if len(rows) != tt.rows || len(waits) != tt.waiting || reads != tt.reads {
 			t.Errorf("look %d: %v, %v after %d reads, want %+v", i, waits, rows, reads, tt)
 		}
 	}
@@ -132,7 +150,8 @@ func TestUnannouncedIsBounded(t *testing.T) {
 	for i := range daemon.MaxNamed + 10 {
 		k := lb.Key{Name: fmt.Sprintf("s%05d", i)}
 		services = append(services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: k.Name}})
-		assignments = append(assignments, &ipam.Assignment{Key: k, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+		assignments = append(assignments,
+			&ipam.Assignment{Key: k, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 	}
 	m := &metrics{listServices: holding(services...)}
 	if _, rows := m.serviceStates(assignments); len(rows) != daemon.MaxNamed {
@@ -148,9 +167,14 @@ func TestPendingAge(t *testing.T) {
 		last := &runResult{}
 		add := func(reason lb.Reason, status metav1.ConditionStatus, ago time.Duration) {
 			k := lb.Key{Name: fmt.Sprint("s", len(services))}
-			services[k] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: k.Name, CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour))}}
+			services[k] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+				Name: k.Name, CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)),
+			}}
 			if status != "" {
-				c := metav1.Condition{Type: v1beta1.ConditionAddressAssigned, Status: status, LastTransitionTime: metav1.NewTime(time.Now().Add(-ago))}
+				c := metav1.Condition{
+					Type: v1beta1.ConditionAddressAssigned, Status: status,
+					LastTransitionTime: metav1.NewTime(time.Now().Add(-ago)),
+				}
 				services[k].Status.Conditions = []metav1.Condition{c}
 			}
 			list = append(list, services[k])

@@ -103,7 +103,9 @@ func TestLateCondition(t *testing.T) {
 // was cut from its pool, and gets its record back.
 func TestReplacedService(t *testing.T) {
 	pool := lan()
-	pool.Status.Retained = []v1beta1.RetainedAddress{{Address: "198.51.100.1", Service: "default/web", Since: v1beta1.NewTime(time.Now())}}
+	pool.Status.Retained = []v1beta1.RetainedAddress{{
+		Address: "198.51.100.1", Service: "default/web", Since: v1beta1.NewTime(time.Now()),
+	}}
 	sv := loadBalancer("web", "198.51.100.1")
 	sv.Annotations, sv.Finalizers = nil, nil
 	sv.Status.Conditions = []metav1.Condition{recorded(sv, "198.51.100.1", "lan")}
@@ -127,7 +129,8 @@ func TestTypeChangeOfOneThatLacks(t *testing.T) {
 	sv := loadBalancer("web", "192.0.2.1")
 	sv.Spec.Type, sv.Status.LoadBalancer = corev1.ServiceTypeClusterIP, corev1.LoadBalancerStatus{}
 	sv.Status.Conditions = []metav1.Condition{
-		{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.AddressNotInPool)}, recorded(sv, "192.0.2.1", "lan"),
+		{Type: v1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: string(lb.AddressNotInPool)},
+		recorded(sv, "192.0.2.1", "lan"),
 	}
 	server := newServer(t, lan(), sv)
 	syncOnce(t, newTestSyncer(t, server))
@@ -146,7 +149,10 @@ func TestTypeChangeClearsOpenStack(t *testing.T) {
 	for name, id := range map[string]string{"web": "uid-web", "sharer": "uid-web"} {
 		sv := loadBalancer(name)
 		sv.Spec.Type, sv.Finalizers = corev1.ServiceTypeClusterIP, []string{v1beta1.FinalizerAddress}
-		sv.Annotations = map[string]string{openstack.ID: id, openstack.Address: "192.0.2.1", v1beta1.AnnotationAssigned: "for=default/" + name + ",192.0.2.1=lan"}
+		sv.Annotations = map[string]string{
+			openstack.ID: id, openstack.Address: "192.0.2.1",
+			v1beta1.AnnotationAssigned: "for=default/" + name + ",192.0.2.1=lan",
+		}
 		server.put(t, sv)
 	}
 	syncOnce(t, newTestSyncer(t, server))
@@ -166,7 +172,8 @@ func TestFloatingIPSpecIsTheUsers(t *testing.T) {
 	syncOnce(t, newTestSyncer(t, server))
 	var f v1beta1.FloatingIP
 	server.get(t, floatingPath+"/mine", &f)
-	if got := f.Annotations[v1beta1.AnnotationAssigned]; got != "for=default/mine,192.0.2.1=lan" || len(f.Spec.Addresses) > 0 {
+	got := f.Annotations[v1beta1.AnnotationAssigned]
+	if got != "for=default/mine,192.0.2.1=lan" || len(f.Spec.Addresses) > 0 {
 		t.Errorf("the record is %q, and spec.addresses are %v", got, f.Spec.Addresses)
 	}
 	f.UID, f.Status, f.Finalizers = "2", v1beta1.FloatingIPStatus{}, nil
@@ -255,8 +262,14 @@ func TestUrgent(t *testing.T) {
 		{"nothing", func(*poolWrite) {}, false, false},
 		{"a count", func(w *poolWrite) { w.status.AssignedIPv4++ }, true, false},
 		{"another sentence", func(w *poolWrite) { w.status.Conditions = condition("True", lb.Valid, "other") }, true, false},
-		{"a problem", func(w *poolWrite) { w.status.Conditions = condition("False", lb.InvalidAddresses, "what") }, true, true},
-		{"another problem", func(w *poolWrite) { w.status.Conditions = condition("True", lb.HostBitsIgnored, "what") }, true, true},
+		{
+			"a problem",
+			func(w *poolWrite) { w.status.Conditions = condition("False", lb.InvalidAddresses, "what") }, true, true,
+		},
+		{
+			"another problem",
+			func(w *poolWrite) { w.status.Conditions = condition("True", lb.HostBitsIgnored, "what") }, true, true,
+		},
 		{"no condition", func(w *poolWrite) { w.status.Conditions = nil }, true, true},
 		{"in use", func(w *poolWrite) { w.pool.Finalizers = nil }, true, true},
 		{"not in use", func(w *poolWrite) { w.inUse = false }, true, false},

@@ -59,40 +59,85 @@ func TestProxiedSwitch(t *testing.T) {
 		{"a new address without a proxy: nothing falls back", []string{"a asks > 192.0.2.1"}, nil, nil,
 			[]string{"True Proxied: proxies on 0 nodes serve it (none is ready); "}},
 		{"it has none yet", []string{"a asks >"}, nil, []string{"n1", "n2"}, []string{"True Proxied: " + served}},
-		{"announced, not served", []string{"a asks 192.0.2.1 > 192.0.2.1"}, map[string][]string{"n1": {"ns/a"}, "n2": {"ns/b"}}, []string{"n1", "n2"},
-			[]string{"False ProxyWaits: waits until proxies serve all Services on its address: not yet on node n2"}},
+		{
+			"announced, not served",
+			[]string{"a asks 192.0.2.1 > 192.0.2.1"}, map[string][]string{"n1": {"ns/a"}, "n2": {"ns/b"}},
+			[]string{"n1", "n2"},
+			[]string{"False ProxyWaits: waits until proxies serve all Services on its address: not yet on node n2"},
+		},
 		{"announced, no report", []string{"a asks 192.0.2.1 > 192.0.2.1"}, nil, []string{"n1", "n2"},
 			[]string{"False ProxyWaits: waits until proxies serve all Services on its address: not yet on node n1, n2"}},
 		{"announced, no proxy", []string{"a asks 192.0.2.1 > 192.0.2.1"}, both, nil,
 			[]string{"False ProxyWaits: waits until proxies serve all Services on its address: none is ready"}},
-		{"announced and served", []string{"a asks 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"}, []string{"True Proxied: " + served}},
+		{
+			"announced and served",
+			[]string{"a asks 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"}, []string{"True Proxied: " + served},
+		},
 		{"proxied, served by none", []string{"a asks proxied 192.0.2.1 > 192.0.2.1"}, nil, nil,
 			[]string{"True Proxied: proxies on 0 nodes serve it (none is ready); "}},
 		{"the trigger is gone", []string{"a proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"}, []string{""}},
-		{"a sharer does not ask", []string{"a asks 192.0.2.1 > 192.0.2.1", "b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
-			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""}},
-		{"a sharer of another namespace does not ask", []string{"a asks 192.0.2.1 > 192.0.2.1", "secretns/b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
-			[]string{"False ProxyWaits: waits until the Services that share its address (some of other namespaces) ask for proxies too", ""}},
-		{"a sharer asks no more", []string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
-			[]string{"True Proxied: " + served,
-				"True Proxied: it asks for no proxy, and leaves them once the Services that share its address (ns/a) no longer ask either; " + served}},
-		{"no sharer asks any more", []string{"a proxied 192.0.2.1 > 192.0.2.1", "b proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"}, []string{"", ""}},
-		{"a refused sharer holds none", []string{"a refused proxied 192.0.2.1 > 192.0.2.1", "b proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
-			[]string{"False ProxyRefused: ", ""}},
-		{"a sharer without a proxy asks no more", []string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
-			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""}},
-		{"a sharer of a sharer", []string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 2001:db8::1 > 192.0.2.1 2001:db8::1", "c 2001:db8::1 > 2001:db8::1"},
-			both,
-			[]string{"n1", "n2"}, []string{"False ProxyWaits: waits until all Services that share its address through others ask for proxies too",
-				"False ProxyWaits: waits until the Services that share its address (ns/c) ask for proxies too", ""}},
-		{"sharers wait for each other", []string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 > 192.0.2.1"}, map[string][]string{"n1": {"ns/a"}}, []string{"n1"},
+		{
+			"a sharer does not ask",
+			[]string{"a asks 192.0.2.1 > 192.0.2.1", "b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
+			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""},
+		},
+		{
+			"a sharer of another namespace does not ask",
+			[]string{"a asks 192.0.2.1 > 192.0.2.1", "secretns/b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
+			[]string{
+				"False ProxyWaits: waits until the Services that share its address (some of other namespaces) ask for proxies too",
+				"",
+			},
+		},
+		{
+			"a sharer asks no more",
+			[]string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b proxied 192.0.2.1 > 192.0.2.1"}, both,
+			[]string{"n1", "n2"}, []string{"True Proxied: " + served,
+				"True Proxied: it asks for no proxy, and leaves them once the Services that share its address (ns/a) " +
+					"no longer ask either; " + served},
+		},
+		{
+			"no sharer asks any more",
+			[]string{"a proxied 192.0.2.1 > 192.0.2.1", "b proxied 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
+			[]string{"", ""},
+		},
+		{
+			"a refused sharer holds none",
+			[]string{"a refused proxied 192.0.2.1 > 192.0.2.1", "b proxied 192.0.2.1 > 192.0.2.1"}, both,
+			[]string{"n1", "n2"}, []string{"False ProxyRefused: ", ""},
+		},
+		{
+			"a sharer without a proxy asks no more",
+			[]string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
+			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""},
+		},
+		{
+			"a sharer of a sharer",
+			[]string{
+				"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 2001:db8::1 > 192.0.2.1 2001:db8::1",
+				"c 2001:db8::1 > 2001:db8::1",
+			},
+			both, []string{"n1", "n2"},
+			[]string{"False ProxyWaits: waits until all Services that share its address through others ask for proxies too",
+				"False ProxyWaits: waits until the Services that share its address (ns/c) ask for proxies too", ""},
+		},
+		{
+			"sharers wait for each other",
+			[]string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 > 192.0.2.1"},
+			map[string][]string{"n1": {"ns/a"}}, []string{"n1"},
 			[]string{"False ProxyWaits: waits until proxies serve all Services on its address",
-				"False ProxyWaits: waits until proxies serve all Services on its address: not yet on node n1"}},
-		{"sharers switch together", []string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 > 192.0.2.1"}, both, []string{"n1"},
-			[]string{"True Proxied: proxies on 1 nodes serve it (n1); ", "True Proxied: proxies on 1 nodes serve it (n1); "}},
-		{"a refused sharer takes no proxy from another", []string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b refused 192.0.2.1 > 192.0.2.1"}, both,
-			[]string{"n1", "n2"},
-			[]string{"True Proxied: " + served, "False ProxyRefused: "}},
+				"False ProxyWaits: waits until proxies serve all Services on its address: not yet on node n1"},
+		},
+		{
+			"sharers switch together",
+			[]string{"a asks 192.0.2.1 > 192.0.2.1", "b asks 192.0.2.1 > 192.0.2.1"}, both, []string{"n1"},
+			[]string{"True Proxied: proxies on 1 nodes serve it (n1); ", "True Proxied: proxies on 1 nodes serve it (n1); "},
+		},
+		{
+			"a refused sharer takes no proxy from another",
+			[]string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b refused 192.0.2.1 > 192.0.2.1"}, both,
+			[]string{"n1", "n2"}, []string{"True Proxied: " + served, "False ProxyRefused: "},
+		},
 	} {
 		state := lb.State{ProxyNodes: lb.Names{}.With(tt.nodes...)}
 		var assigned []*ipam.Assignment
@@ -102,7 +147,10 @@ func TestProxiedSwitch(t *testing.T) {
 		}
 		var states []*v1beta1.SpeakerState
 		for node, served := range tt.reports {
-			states = append(states, &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: v1beta1.SpeakerStateStatus{Proxied: served}})
+			states = append(states,
+				&v1beta1.SpeakerState{
+					ObjectMeta: metav1.ObjectMeta{Name: node}, Status: v1beta1.SpeakerStateStatus{Proxied: served},
+				})
 		}
 		clock := time.Unix(1e9, 0)
 		var p proxyView
@@ -123,7 +171,9 @@ func TestProxiedSwitch(t *testing.T) {
 // TestProxiedReports: reports that may be old do not count.
 func TestProxiedReports(t *testing.T) {
 	clock := time.Unix(1e9, 0)
-	states := []*v1beta1.SpeakerState{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1beta1.SpeakerStateStatus{Proxied: []string{"ns/a"}}}}
+	states := []*v1beta1.SpeakerState{{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1beta1.SpeakerStateStatus{Proxied: []string{"ns/a"}},
+	}}
 	for name, tt := range map[string]struct {
 		at       time.Time
 		notReady map[string]bool
@@ -135,7 +185,8 @@ func TestProxiedReports(t *testing.T) {
 	} {
 		var p proxyView
 		p.observe(clock, reportTimes{"n1": {at: tt.at}}, states, tt.notReady, nil)
-		if got := p.missingNodes(lb.State{ProxyNodes: lb.Names{"n1"}}, lb.Key{Namespace: "ns", Name: "a"}); len(got) != tt.want {
+		got := p.missingNodes(lb.State{ProxyNodes: lb.Names{"n1"}}, lb.Key{Namespace: "ns", Name: "a"})
+		if len(got) != tt.want {
 			t.Errorf("%s: lacks %v", name, got)
 		}
 	}
@@ -152,7 +203,8 @@ func TestLeftOutIsReported(t *testing.T) {
 		p.leftOut[a.Key], p.leftOut[b.Key] = append(p.leftOut[a.Key], e), []netip.AddrPort{e}
 	}
 	for i, want := range []string{
-		"left out (127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3, 127.0.0.1:4, 127.0.0.1:5 and 995 more): none may be loopback", "left out (127.0.0.1:1000): none",
+		"left out (127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3, 127.0.0.1:4, 127.0.0.1:5 and 995 more): none may be loopback",
+		"left out (127.0.0.1:1000): none",
 	} {
 		if got := p.decide(state, []*ipam.Assignment{one, two})[i].Message; !strings.Contains(got, want) {
 			t.Errorf("%q, want %q", got, want)
@@ -164,8 +216,10 @@ func TestLeftOutIsReported(t *testing.T) {
 func TestSecretFaults(t *testing.T) {
 	clock, state := time.Unix(1e9, 0), lb.State{Now: time.Unix(1e9, 0), ProxyNodes: lb.Names{"n1", "n2"}}
 	var assigned []*ipam.Assignment
-	for _, text := range []string{"missing asks > 192.0.2.1", "expired asks > 192.0.2.2", "good asks > 192.0.2.3", "refused refused > 192.0.2.4",
-		"plain asks > 192.0.2.5"} {
+	for _, text := range []string{
+		"missing asks > 192.0.2.1", "expired asks > 192.0.2.2", "good asks > 192.0.2.3", "refused refused > 192.0.2.4",
+		"plain asks > 192.0.2.5",
+	} {
 		s, a := townService(text)
 		if s.Proxy = (&lb.Proxy{Secret: "tls"}); s.Key.Name == "plain" {
 			s.Proxy.Secret = ""
@@ -173,15 +227,21 @@ func TestSecretFaults(t *testing.T) {
 		state.Services, assigned = append(state.Services, s), append(assigned, a)
 	}
 	report := func(node string, faults ...v1beta1.ProxyFault) *v1beta1.SpeakerState {
-		return &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: v1beta1.SpeakerStateStatus{ProxyFaults: faults}}
+		return &v1beta1.SpeakerState{
+			ObjectMeta: metav1.ObjectMeta{Name: node}, Status: v1beta1.SpeakerStateStatus{ProxyFaults: faults},
+		}
 	}
 	var p proxyView
-	p.observe(clock, reportTimes{"n1": {at: clock}, "n2": {at: clock}, "old": {at: clock.Add(-staleTime)}}, []*v1beta1.SpeakerState{
-		report("n1", v1beta1.ProxyFault{Service: "ns/missing", Reason: "SecretMissing"}, v1beta1.ProxyFault{Service: "ns/good", Reason: "my own words"}),
-		report("n2", v1beta1.ProxyFault{Service: "ns/expired", Reason: "CertificateExpired"}, v1beta1.ProxyFault{Service: "ns/missing", Reason: "SecretWrong"},
-			v1beta1.ProxyFault{Service: "ns/refused", Reason: "KeyWrong"}, v1beta1.ProxyFault{Service: "ns/plain", Reason: "KeyWrong"}),
-		report("old", v1beta1.ProxyFault{Service: "ns/good", Reason: "KeyWrong"}),
-	}, nil, nil)
+	p.observe(clock, reportTimes{"n1": {at: clock}, "n2": {at: clock}, "old": {at: clock.Add(-staleTime)}},
+		[]*v1beta1.SpeakerState{
+			report("n1", v1beta1.ProxyFault{Service: "ns/missing", Reason: "SecretMissing"},
+				v1beta1.ProxyFault{Service: "ns/good", Reason: "my own words"}),
+			report("n2", v1beta1.ProxyFault{Service: "ns/expired", Reason: "CertificateExpired"},
+				v1beta1.ProxyFault{Service: "ns/missing", Reason: "SecretWrong"},
+				v1beta1.ProxyFault{Service: "ns/refused", Reason: "KeyWrong"},
+				v1beta1.ProxyFault{Service: "ns/plain", Reason: "KeyWrong"}),
+			report("old", v1beta1.ProxyFault{Service: "ns/good", Reason: "KeyWrong"}),
+		}, nil, nil)
 	problems := p.problems(state.Services)
 	want := map[string]string{
 		"missing": "SecretMissing Secret tls (default-tls-container-ref) is not in the namespace",
@@ -193,11 +253,14 @@ func TestSecretFaults(t *testing.T) {
 	verdicts := p.decide(state, assigned)
 	for _, problem := range problems {
 		text := string(problem.Reason) + " " + problem.Message
-		if !strings.HasPrefix(text, want[problem.Object.Name]) || strings.Contains(text, "others do not serve it") != (problem.Reason == lb.SecretMissing) {
+		differs := !strings.HasPrefix(text, want[problem.Object.Name]) ||
+			strings.Contains(text, "others do not serve it") != (problem.Reason == lb.SecretMissing)
+		if differs {
 			t.Errorf("%s: %s", problem.Object.Name, text)
 		}
 		honoured, stands := serviceWrite{problems: []lb.Problem{problem}}.honouredCondition()
-		if !stands || honoured.Reason != string(problem.Reason) || honoured.Message != problem.Message+". "+problem.Reason.Remedy() {
+		message := problem.Message + ". " + problem.Reason.Remedy()
+		if !stands || honoured.Reason != string(problem.Reason) || honoured.Message != message {
 			t.Errorf("%+v", honoured)
 		}
 		for i, s := range state.Services {
@@ -352,7 +415,12 @@ func TestProxiedIsWritten(t *testing.T) {
 		Annotations: map[string]string{"holdfast.dev/data-path": "Proxy"}}}
 	options := newProxyOptions()
 	w := serviceWrite{service: sv, assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned},
-		proxied: &proxyCondition{metav1.Condition{Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m"}, true}}
+		proxied: &proxyCondition{
+			metav1.Condition{
+				Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m",
+			},
+			true,
+		}}
 	u := w.update(options)
 	if !u.Proxied || !u.ProxyMode {
 		t.Error("no ipMode")
@@ -361,15 +429,20 @@ func TestProxiedIsWritten(t *testing.T) {
 	for _, c := range u.Conditions {
 		conditions[c.Type] = c.Message
 	}
-	if conditions[v1beta1.ConditionProxied] != "m" || conditions[v1beta1.ConditionProxyRecord] != "uid=uid data-path=Proxy" {
+	differs := conditions[v1beta1.ConditionProxied] != "m" ||
+		conditions[v1beta1.ConditionProxyRecord] != "uid=uid data-path=Proxy"
+	if differs {
 		t.Errorf("%v", conditions)
 	}
 	delete(sv.Annotations, "holdfast.dev/data-path")
 	w.proxied = nil
-	if u = w.update(options); u.Proxied || !strings.Contains(strings.Join(u.RemoveConditions, " "), "Proxied holdfast.dev/ProxyRecord") {
+	u = w.update(options)
+	if u.Proxied || !strings.Contains(strings.Join(u.RemoveConditions, " "), "Proxied holdfast.dev/ProxyRecord") {
 		t.Errorf("%v stand", u.Conditions)
 	}
-	refused := proxyCondition{Condition: metav1.Condition{Type: v1beta1.ConditionProxied, Reason: string(lb.ProxyRefused)}}.withProblems([]lb.Problem{
+	refused := proxyCondition{Condition: metav1.Condition{
+		Type: v1beta1.ConditionProxied, Reason: string(lb.ProxyRefused),
+	}}.withProblems([]lb.Problem{
 		{Reason: lb.AnnotationIgnored, Message: "x"}, {Reason: lb.ProxyRefused, Message: "why"}})
 	if refused.Message != "why. "+lb.ProxyRefused.Remedy() {
 		t.Errorf("%+v", refused)

@@ -25,13 +25,22 @@ func TestWriteRefused(t *testing.T) {
 		addressed, annotated, named bool
 	}{
 		{"the host name", func(sv *corev1.Service) bool {
-			return slices.ContainsFunc(sv.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool { return in.Hostname != "" })
+			return slices.ContainsFunc(sv.Status.LoadBalancer.Ingress,
+				func(in corev1.LoadBalancerIngress) bool { return in.Hostname != "" })
 		}, "the host name", true, true, false},
-		{"an annotation", func(sv *corev1.Service) bool { return sv.Annotations[openstack.Address] != "" }, "annotation " + openstack.Address, true, false, true},
+		{
+			"an annotation",
+			func(sv *corev1.Service) bool { return sv.Annotations[openstack.Address] != "" },
+			"annotation " + openstack.Address, true, false, true,
+		},
 		{"a condition", func(sv *corev1.Service) bool {
 			return meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAnnotationsHonoured) != nil
 		}, "condition holdfast.dev/AnnotationsHonoured", true, true, true},
-		{"the address", func(sv *corev1.Service) bool { return len(sv.Status.LoadBalancer.Ingress) > 0 }, "the addresses", false, false, false},
+		{
+			"the address",
+			func(sv *corev1.Service) bool { return len(sv.Status.LoadBalancer.Ingress) > 0 }, "the addresses", false,
+			false, false,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sv := loadBalancer("web")
@@ -43,14 +52,17 @@ func TestWriteRefused(t *testing.T) {
 			syncOnce(t, s)
 			got := server.service(t, "web")
 			c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionWritten)
-			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.WriteRefused) || !strings.Contains(c.Message, "refuses "+tt.word+":") {
+			differs := c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.WriteRefused) ||
+				!strings.Contains(c.Message, "refuses "+tt.word+":")
+			if differs {
 				t.Errorf("condition is %+v, want one about %s", c, tt.word)
 			}
 			ingress := got.Status.LoadBalancer.Ingress
 			if addressed := len(ingress) == 1 && len(got.Finalizers) == 2; addressed != tt.addressed {
 				t.Errorf("status has %v, with finalizers %v", ingress, got.Finalizers)
 			}
-			if assigned := meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned); assigned != tt.addressed {
+			assigned := meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned)
+			if assigned != tt.addressed {
 				t.Errorf("assigned: %v", got.Status.Conditions)
 			}
 			if annotated := got.Annotations[openstack.Address] != ""; annotated != tt.annotated {

@@ -154,7 +154,9 @@ func (r *replacement) state() lb.State {
 		Peers:             []*v1beta1.BGPPeer{{ObjectMeta: metav1.ObjectMeta{Name: "router"}}},
 		Nodes:             []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}},
 	}
-	o.Peers[0].Spec = v1beta1.BGPPeerSpec{MyASN: 64500, PeerASN: 64501, PeerAddress: "10.0.0.1", DualStackAddressFamily: true}
+	o.Peers[0].Spec = v1beta1.BGPPeerSpec{
+		MyASN: 64500, PeerASN: 64501, PeerAddress: "10.0.0.1", DualStackAddressFamily: true,
+	}
 	for at, object := range r.objects {
 		switch path.Dir(at) {
 		case poolsPath:
@@ -176,10 +178,13 @@ func (r *replacement) state() lb.State {
 
 // endpointsOf returns a ready endpoint of a Service.
 func endpointsOf(service string, family discoveryv1.AddressType) *discoveryv1.EndpointSlice {
-	address := map[discoveryv1.AddressType]string{discoveryv1.AddressTypeIPv4: "10.244.0.5", discoveryv1.AddressTypeIPv6: "fd00:244::5"}[family]
+	address := map[discoveryv1.AddressType]string{
+		discoveryv1.AddressTypeIPv4: "10.244.0.5", discoveryv1.AddressTypeIPv6: "fd00:244::5",
+	}[family]
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: service + "-" + strings.ToLower(string(family)), Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			Namespace: "default", Name: service + "-" + strings.ToLower(string(family)),
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
 		},
 		AddressType: family,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: new("w1")}},
@@ -308,7 +313,8 @@ func TestPoolHandsOver(t *testing.T) {
 	for _, broken := range []string{memoriesPath + "/new", servicesPath + "/web1"} {
 		t.Run(path.Base(broken), func(t *testing.T) {
 			old, late := poolOf("old", 1, "192.0.2.0/29", "2001:db8::/125"), poolOf("new", 2, "192.0.2.0/29", "2001:db8::/125")
-			old.Spec.ReuseDelay, late.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}, &metav1.Duration{Duration: time.Hour}
+			old.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
+			late.Spec.ReuseDelay = &metav1.Duration{Duration: time.Hour}
 			r := replacing(t, old)
 			gone := leaving("gone", "192.0.2.7")
 			r.put(t, gone)
@@ -335,9 +341,11 @@ func TestPoolHandsOver(t *testing.T) {
 			r.settle()
 			var m v1beta1.PoolMemory
 			r.get(t, memoriesPath+"/new", &m)
-			has := slices.ContainsFunc(m.Status.Released, func(a v1beta1.ReleasedAddress) bool { return a.Address == "192.0.2.7" })
+			has := slices.ContainsFunc(m.Status.Released,
+				func(a v1beta1.ReleasedAddress) bool { return a.Address == "192.0.2.7" })
 			if r.pool("old") != nil || !has || !slices.Equal(r.records(), []string{"new"}) {
-				t.Errorf("the old pool is %v, the new one remembers %v, records name %v", r.pool("old"), m.Status.Released, r.records())
+				t.Errorf("the old pool is %v, the new one remembers %v, records name %v", r.pool("old"),
+					m.Status.Released, r.records())
 			}
 		})
 	}
@@ -349,7 +357,9 @@ func TestReplaceForce(t *testing.T) {
 	r.delete("old")
 	r.settle()
 	c := meta.FindStatusCondition(r.pool("old").Status.Conditions, v1beta1.ConditionValid)
-	for _, part := range []string{"waits for 6 addresses", "default/web0", "the former name in `spec.aliases`", "`kubectl replace --force`"} {
+	for _, part := range []string{
+		"waits for 6 addresses", "default/web0", "the former name in `spec.aliases`", "`kubectl replace --force`",
+	} {
 		if c == nil || c.Reason != string(lb.Deleting) || !strings.Contains(c.Message, part) {
 			t.Errorf("the condition lacks %q: %+v", part, c)
 		}

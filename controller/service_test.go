@@ -22,8 +22,11 @@ import (
 func TestUpdate(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	holding := map[string]bool{v1beta1.FinalizerAddress: true, k8s.StandardFinalizer: true}
-	const keep, record, shown = "loadbalancer.openstack.org/keep-floatingip", v1beta1.AnnotationAssigned, v1beta1.AnnotationHostnameShown
-	one := serviceWrite{assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.Assigned}}
+	const keep = "loadbalancer.openstack.org/keep-floatingip"
+	const record, shown = v1beta1.AnnotationAssigned, v1beta1.AnnotationHostnameShown
+	one := serviceWrite{assignment: &ipam.Assignment{
+		Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.Assigned,
+	}}
 	other := config.Options{OpenStack: openstack.Options{Ignore: true}}
 	for _, tt := range []struct {
 		name        string
@@ -35,7 +38,8 @@ func TestUpdate(t *testing.T) {
 		finalizers  map[string]bool
 	}{
 		{"assigned", serviceWrite{assignment: &ipam.Assignment{
-			Addresses: []netip.Addr{v4, v6}, Record: lb.Origins{{Address: v4, Pool: "lan", Terms: "3x"}, {Address: v6, Pool: "lan6"}}, Reason: lb.Assigned,
+			Addresses: []netip.Addr{v4, v6},
+			Record:    lb.Origins{{Address: v4, Pool: "lan", Terms: "3x"}, {Address: v6, Pool: "lan6"}}, Reason: lb.Assigned,
 		}}, nil, other, "AddressAssigned True Assigned, AddressRecord True Recorded",
 			map[string]string{record: "for=ns/web,192.0.2.1=lan,2001:db8::1=lan6", shown: ""}, holding},
 		{"pending, with an annotation that does nothing", serviceWrite{
@@ -49,19 +53,33 @@ func TestUpdate(t *testing.T) {
 			problems:   []lb.Problem{{Reason: lb.InvalidRequest, Message: "not an address", Waits: true}},
 		}, nil, other, "AddressAssigned False InvalidRequest", map[string]string{record: "", shown: ""}, nil},
 		{"as OpenStack says it, with a host name", serviceWrite{
-			hostname:   "a.example.org",
-			assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.AddressKept},
-		}, map[string]string{keep: "true"}, config.Options{}, "AddressAssigned True AddressKept, AddressRecord True Recorded", map[string]string{
-			record: "for=ns/web,192.0.2.1=lan", shown: "a.example.org", openstack.Address: "192.0.2.1", openstack.ID: "uid",
-		}, holding},
-		{"a copied manifest", one, map[string]string{record: "for=ns/original,192.0.2.9=lan", openstack.ID: "uid-original", openstack.Address: "192.0.2.9"},
+			hostname: "a.example.org",
+			assignment: &ipam.Assignment{
+				Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.AddressKept,
+			},
+		}, map[string]string{keep: "true"}, config.Options{},
+			"AddressAssigned True AddressKept, AddressRecord True Recorded", map[string]string{
+				record: "for=ns/web,192.0.2.1=lan", shown: "a.example.org", openstack.Address: "192.0.2.1", openstack.ID: "uid",
+			}, holding},
+		{
+			"a copied manifest",
+			one,
+			map[string]string{
+				record: "for=ns/original,192.0.2.9=lan", openstack.ID: "uid-original", openstack.Address: "192.0.2.9",
+			},
 			config.Options{}, "AddressAssigned True Assigned, AddressRecord True Recorded",
-			map[string]string{record: "for=ns/web,192.0.2.1=lan", shown: "", openstack.Address: "", openstack.ID: ""}, holding},
+			map[string]string{record: "for=ns/web,192.0.2.1=lan", shown: "", openstack.Address: "", openstack.ID: ""},
+			holding,
+		},
 		{"an address that another load balancer wrote",
-			serviceWrite{assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Pools: []string{""}, Reason: lb.ForeignAddress}},
+			serviceWrite{assignment: &ipam.Assignment{
+				Addresses: []netip.Addr{v4}, Pools: []string{""}, Reason: lb.ForeignAddress,
+			}},
 			nil, other, "AddressAssigned False ForeignAddress", map[string]string{record: "", shown: ""}, nil},
 	} {
-		tt.write.service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Annotations: tt.has}}
+		tt.write.service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "web", UID: "uid", Annotations: tt.has,
+		}}
 		tt.write.assignment.Key = lb.Key{Namespace: "ns", Name: "web"}
 		u := tt.write.update(tt.options)
 		var got []string
@@ -74,7 +92,8 @@ func TestUpdate(t *testing.T) {
 		if diff := cmp.Diff(tt.annotations, u.Annotations); diff != "" {
 			t.Errorf("%s: annotations (-want +got):\n%s", tt.name, diff)
 		}
-		if diff := cmp.Diff(tt.finalizers, u.Finalizers); diff != "" || u.SetAddresses == (tt.write.assignment.Reason == lb.ForeignAddress) {
+		diff := cmp.Diff(tt.finalizers, u.Finalizers)
+		if diff != "" || u.SetAddresses == (tt.write.assignment.Reason == lb.ForeignAddress) {
 			t.Errorf("%s: finalizers (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -91,9 +110,21 @@ func TestValid(t *testing.T) {
 		problems []lb.Problem
 		want     metav1.Condition
 	}{
-		{"no problem", []lb.Problem{other}, metav1.Condition{Status: "True", Reason: "Valid", Message: "all of the object is in force"}},
-		{"a note", []lb.Problem{note}, metav1.Condition{Status: "True", Reason: "HostBitsIgnored", Message: "read as a network"}},
-		{"a fault", []lb.Problem{other, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "the older has it" + remedy}},
+		{
+			"no problem",
+			[]lb.Problem{other},
+			metav1.Condition{Status: "True", Reason: "Valid", Message: "all of the object is in force"},
+		},
+		{
+			"a note",
+			[]lb.Problem{note},
+			metav1.Condition{Status: "True", Reason: "HostBitsIgnored", Message: "read as a network"},
+		},
+		{
+			"a fault",
+			[]lb.Problem{other, fault},
+			metav1.Condition{Status: "False", Reason: "OverlappingAddresses", Message: "the older has it" + remedy},
+		},
 		{"a note before a fault", []lb.Problem{note, fault}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses",
 			Message: "read as a network; the older has it" + remedy}},
 		{"a fault before a note", []lb.Problem{fault, note}, metav1.Condition{Status: "False", Reason: "OverlappingAddresses",
@@ -117,7 +148,10 @@ type peering struct {
 
 // newPeering makes nodes with a session with peer r each, alternately in the racks a and b.
 func newPeering(nodes int) *peering {
-	p := &peering{clock: time.Unix(1_000_000, 0), notReady: map[string]bool{}, peer: lb.Peer{Name: "r"}, nodes: map[string]lb.Node{}}
+	p := &peering{
+		clock: time.Unix(1_000_000, 0), notReady: map[string]bool{}, peer: lb.Peer{Name: "r"},
+		nodes: map[string]lb.Node{},
+	}
 	for i := range nodes {
 		name := fmt.Sprintf("w%d", i+1)
 		p.nodes[name] = lb.Node{Name: name, Labels: map[string]string{"rack": string(rune('a' + i%2))}}
@@ -165,25 +199,36 @@ func TestSessions(t *testing.T) {
 		want   string
 	}{
 		{"all are up", 3, func(*peering) {}, "3/3 Established=True SessionEstablished: established on 3 of 3 nodes"},
-		{"one is down", 3, func(p *peering) { p.down(2, refused) }, "2/3 Established=False SessionDown: established on 2 of 3 nodes; not on w2: " + refused},
+		{
+			"one is down",
+			3, func(p *peering) { p.down(2, refused) },
+			"2/3 Established=False SessionDown: established on 2 of 3 nodes; not on w2: " + refused,
+		},
 		{"the router is down", 7, func(p *peering) {
 			for i := range 7 {
 				p.down(i+1, refused)
 			}
-		}, "0/7 Established=False SessionDown: established on 0 of 7 nodes; not on w1, w2, w3, w4, w5 and 2 more: " + refused},
+		},
+			"0/7 Established=False SessionDown: established on 0 of 7 nodes; not on w1, w2, w3, w4, w5 and 2 more: " + refused},
 		{"many causes, the commonest first", 7, func(p *peering) {
 			p.down(1, "a")
 			p.down(2, "b")
 			p.down(3, "c")
 			p.down(4, "c")
 			p.down(5, "d")
-		}, "2/7 Established=False SessionDown: established on 2 of 7 nodes; not on w3, w4: c; not on w1: a; not on w2: b; not on 1 more for other reasons"},
-		{"it begins to connect", 2, func(p *peering) { p.down(2, "") }, "1/2 Established=Unknown SessionConnecting: established on 1 of 2 nodes; not on w2: it " +
-			"is connecting"},
+		},
+			"2/7 Established=False SessionDown: established on 2 of 7 nodes; not on w3, w4: c; not on w1: a; " +
+				"not on w2: b; not on 1 more for other reasons"},
+		{
+			"it begins to connect",
+			2, func(p *peering) { p.down(2, "") },
+			"1/2 Established=Unknown SessionConnecting: established on 1 of 2 nodes; not on w2: it is connecting",
+		},
 		{"a speaker does not know the peer yet", 2, func(p *peering) { p.states[1].Status.Sessions = nil },
 			"1/2 Established=Unknown SessionConnecting: established on 1 of 2 nodes; not on w2: it is connecting"},
 		{"one connects, one has failed", 3, func(p *peering) { p.down(1, ""); p.down(2, refused) },
-			"1/3 Established=False SessionDown: established on 1 of 3 nodes; not on w1: it is connecting; not on w2: " + refused},
+			"1/3 Established=False SessionDown: established on 1 of 3 nodes; not on w1: it is connecting; not on w2: " +
+				refused},
 		{"a router words its refusal as if it connected", 1, func(p *peering) { p.down(1, "it is connecting") },
 			"0/1 Established=False SessionDown: established on 0 of 1 nodes; not on w1: it is connecting"},
 		{"only some nodes", 4, func(p *peering) {
@@ -193,9 +238,16 @@ func TestSessions(t *testing.T) {
 		{"no node", 4, func(p *peering) {
 			p.peer.NodeSelectors = []lb.Selector{{{Key: "rack", Operator: lb.In, Values: []string{"c"}}}}
 		}, "0/0 Established=False NoNodeSelected: nodeSelectors select no node that has a speaker"},
-		{"a node that is gone", 2, func(p *peering) { delete(p.nodes, "w2") }, "1/1 Established=True SessionEstablished: established on 1 of 1 nodes"},
-		{"a node where the peer cannot be used", 2, func(p *peering) { p.peer.Unusable = map[string]lb.Reason{"w2": lb.PeerIsSelf} },
-			"1/2 Established=False SessionDown: established on 1 of 2 nodes; not on w2: PeerIsSelf: see the condition Valid"},
+		{
+			"a node that is gone",
+			2, func(p *peering) { delete(p.nodes, "w2") },
+			"1/1 Established=True SessionEstablished: established on 1 of 1 nodes",
+		},
+		{
+			"a node where the peer cannot be used",
+			2, func(p *peering) { p.peer.Unusable = map[string]lb.Reason{"w2": lb.PeerIsSelf} },
+			"1/2 Established=False SessionDown: established on 1 of 2 nodes; not on w2: PeerIsSelf: see the condition Valid",
+		},
 		{"a node that most others miss", 4, func(p *peering) { p.miss("w4", 1, 2, 3) },
 			"3/4 Established=False SessionDown: established on 3 of 4 nodes; not on w4: its speaker is not heard"},
 		{"a node that one names twice, and itself", 3, func(p *peering) {
@@ -206,14 +258,21 @@ func TestSessions(t *testing.T) {
 			"4/4 Established=True SessionEstablished: established on 4 of 4 nodes"},
 		{"one of two is dead", 2, func(p *peering) { p.miss("w2", 1); p.notReady["w2"] = true },
 			"1/2 Established=False SessionDown: established on 1 of 2 nodes; not on w2: its speaker is not heard"},
-		{"a kubelet is dead", 3, func(p *peering) { p.notReady["w2"] = true }, "3/3 Established=True SessionEstablished: established on 3 of 3 nodes"},
+		{
+			"a kubelet is dead",
+			3, func(p *peering) { p.notReady["w2"] = true },
+			"3/3 Established=True SessionEstablished: established on 3 of 3 nodes",
+		},
 		{"the only node is dead", 1, func(p *peering) { p.notReady["w1"] = true },
 			"0/1 Established=False SessionDown: established on 0 of 1 nodes; not on w1: its speaker is not heard"},
 		{"a session carries less than it should", 2, func(p *peering) {
 			p.session(2, v1beta1.SessionState{State: v1beta1.SessionStateEstablished, Withheld: "no IPv6 next hop"})
-		}, "2/2 Established=True SessionEstablished: established on 2 of 2 nodes; with less than it should carry on w2: no IPv6 next hop"},
+		},
+			"2/2 Established=True SessionEstablished: established on 2 of 2 nodes; " +
+				"with less than it should carry on w2: no IPv6 next hop"},
 		{"a hostile text", 1, func(p *peering) { p.down(1, "\x1b[2J\n"+strings.Repeat("x", 100_000)) },
-			"0/1 Established=False SessionDown: established on 0 of 1 nodes; not on w1:  [2J " + strings.Repeat("x", 503) + " …"},
+			"0/1 Established=False SessionDown: established on 0 of 1 nodes; not on w1:  [2J " +
+				strings.Repeat("x", 503) + " …"},
 	} {
 		p := newPeering(tt.nodes)
 		tt.change(p)
@@ -303,7 +362,9 @@ func (s *apiServer) create(t *testing.T, name string) {
 func TestNamespaceSeenLate(t *testing.T) {
 	tenants, open := lan(), lan()
 	tenants.Name, open.Name, open.UID = "tenants", "open", "uid-open"
-	tenants.Spec.ServiceAllocation = &v1beta1.ServiceAllocation{NamespaceSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"team": "a"}}}}
+	tenants.Spec.ServiceAllocation = &v1beta1.ServiceAllocation{NamespaceSelectors: []metav1.LabelSelector{{
+		MatchLabels: map[string]string{"team": "a"},
+	}}}
 	open.Spec.Addresses = []string{"198.51.100.0/24"}
 	server := newServer(t, tenants, open)
 	s := newTestSyncer(t, server)
@@ -312,10 +373,14 @@ func TestNamespaceSeenLate(t *testing.T) {
 	for _, want := range []string{"", "192.0.2.0"} {
 		refreshed(t, s)
 		server.get(t, servicesPath+"/web", &web)
-		if in := web.Status.LoadBalancer.Ingress; len(in) > 1 || len(in) == 0 != (want == "") || len(in) == 1 && in[0].IP != want {
+		in := web.Status.LoadBalancer.Ingress
+		if len(in) > 1 || len(in) == 0 != (want == "") || len(in) == 1 && in[0].IP != want {
 			t.Errorf("web has %v, want %q", in, want)
 		}
-		server.put(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "default", Labels: map[string]string{"team": "a"}}})
+		server.put(t,
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+				Name: "default", UID: "default", Labels: map[string]string{"team": "a"},
+			}})
 	}
 }
 

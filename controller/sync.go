@@ -204,7 +204,10 @@ func (s *syncer) requestObserve() {
 func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
 		s.speakers, s.ledger = speakerView{}, ipam.Ledger{}
-		s.compared, s.cleared, s.closed, s.invalidSlices = nil, nil, nil, nil
+		s.compared = nil
+		s.cleared = nil
+		s.closed = nil
+		s.invalidSlices = nil
 		s.last.Store(nil)
 	}()
 

@@ -81,9 +81,12 @@ func (s *apiServer) holders(t *testing.T) map[string]string {
 // TestWriteWithoutAnswer: the write that gives an address ends in 504, and it has landed or not. The watch shows
 // nothing. Another Service asks for the address; it never gets it, and the first one has it in the end.
 func TestWriteWithoutAnswer(t *testing.T) {
-	for _, at := range []string{servicesPath + "/holder/status", floatingPath + "/holder/status", floatingPath + "/holder"} {
+	for _, at := range []string{
+		servicesPath + "/holder/status", floatingPath + "/holder/status", floatingPath + "/holder",
+	} {
 		for _, lands := range []bool{true, false} {
-			t.Run(fmt.Sprint(strings.TrimPrefix(strings.TrimPrefix(at, "/apis/holdfast.dev/v1beta1"), "/api/v1"), " landed ", lands), func(t *testing.T) {
+			t.Run(fmt.Sprint(strings.TrimPrefix(strings.TrimPrefix(at, "/apis/holdfast.dev/v1beta1"), "/api/v1"),
+				" landed ", lands), func(t *testing.T) {
 				server := newServer(t, lan(), rival())
 				server.lost = map[string]bool{at: lands}
 				if strings.HasPrefix(at, servicesPath) {
@@ -239,14 +242,17 @@ func TestMemoryOfOnePool(t *testing.T) {
 		t.Error("a memory was not written, and that is no error")
 	}
 	landed := server.landed()
-	if !hasPatched(landed, other) || !hasPatched(landed, servicesPath+"/goes") || hasPatched(landed, servicesPath+"/stays") {
+	differs := !hasPatched(landed, other) || !hasPatched(landed, servicesPath+"/goes") ||
+		hasPatched(landed, servicesPath+"/stays")
+	if differs {
 		t.Errorf("written: %v", landed)
 	}
 }
 
 // TestNewFloatingIP: a new FloatingIP gets its address in the first run, and no write of it is refused.
 func TestNewFloatingIP(t *testing.T) {
-	server := newServer(t, lan(), &v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "new", UID: "1"}})
+	server := newServer(t, lan(),
+		&v1beta1.FloatingIP{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "new", UID: "1"}})
 	s := newTestSyncer(t, server)
 	syncOnce(t, s)
 	if got := server.holders(t); got["192.0.2.0"] != "new" || server.overtaken > 0 {
@@ -282,8 +288,10 @@ func TestSpeakerStateWriters(t *testing.T) {
 	must(t, s.cluster.WaitForSpeakerStates(t.Context()))
 	read := s.cluster.SpeakerStates()[0]
 	for _, kind := range []string{v1beta1.ConditionValid, v1beta1.ConditionEndpointsWithdrawn} {
-		if wrote, err := s.cluster.UpdateSpeakerState(t.Context(), read, []metav1.Condition{{Type: kind, Status: metav1.ConditionFalse,
-			Reason: "Reason"}}); err != nil || !wrote {
+		wrote, err := s.cluster.UpdateSpeakerState(t.Context(), read,
+			[]metav1.Condition{{Type: kind, Status: metav1.ConditionFalse,
+				Reason: "Reason"}})
+		if err != nil || !wrote {
 			t.Fatalf("%s: %v, %v", kind, wrote, err)
 		}
 	}

@@ -33,7 +33,9 @@ type fleet struct {
 
 // newFleet makes nodes with speakers that filter.
 func newFleet(names ...string) *fleet {
-	f := &fleet{clock: time.Unix(1_000_000, 0), nodes: map[string]*corev1.Node{}, states: map[string]*v1beta1.SpeakerState{}}
+	f := &fleet{
+		clock: time.Unix(1_000_000, 0), nodes: map[string]*corev1.Node{}, states: map[string]*v1beta1.SpeakerState{},
+	}
 	for _, name := range names {
 		f.node(name, true)
 		f.states[name] = &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -109,7 +111,10 @@ func TestUnfiltered(t *testing.T) {
 		{"a leader does not know at first", func(f *fleet) { f.node("c", true); f.pass(unfilteredGrace / 2) }, "unknown"},
 		{"all filter", func(f *fleet) { f.pass(long) }, ""},
 		{"a node without a speaker", func(f *fleet) { f.node("c", true); f.pass(long) }, "c"},
-		{"a node that joins, and gets its speaker soon", func(f *fleet) { f.pass(long); f.node("c", true); f.pass(unfilteredGrace / 2) }, ""},
+		{
+			"a node that joins, and gets its speaker soon",
+			func(f *fleet) { f.pass(long); f.node("c", true); f.pass(unfilteredGrace / 2) }, "",
+		},
 		{"a node that joins, and gets none", func(f *fleet) { f.pass(long); f.node("c", true); f.pass(long) }, "c"},
 		{"a dead node serves no client", func(f *fleet) { f.node("c", false); f.pass(long) }, ""},
 		{"a virtual kubelet has no kube-proxy", func(f *fleet) {
@@ -129,14 +134,20 @@ func TestUnfiltered(t *testing.T) {
 		{"a speaker that was removed", func(f *fleet) { f.pass(long); f.pass(staleTime+long, "a") }, "a"},
 		{"a speaker that never wrote", func(f *fleet) { f.pass(long, "a") }, "a"},
 		{"a node that left", func(f *fleet) { f.node("c", true); f.pass(long); delete(f.nodes, "c"); f.pass(long) }, ""},
-		{"a repaired filter", func(f *fleet) { f.problem("a", lb.FilterNotInForce); f.pass(long); f.problem("a", ""); f.pass(long) }, ""},
+		{
+			"a repaired filter",
+			func(f *fleet) { f.problem("a", lb.FilterNotInForce); f.pass(long); f.problem("a", ""); f.pass(long) }, "",
+		},
 		{"many", func(f *fleet) {
 			for i := range 10 {
 				f.node(fmt.Sprint("c", i), true)
 			}
 			f.pass(long)
 		}, "c0, c1, c2, c3, c4 and 5 more"},
-		{"the next term begins without knowledge", func(f *fleet) { f.pass(long); f.s = speakerView{}; f.pass(unfilteredGrace / 2) }, "unknown"},
+		{
+			"the next term begins without knowledge",
+			func(f *fleet) { f.pass(long); f.s = speakerView{}; f.pass(unfilteredGrace / 2) }, "unknown",
+		},
 	} {
 		f := newFleet("a", "b")
 		tt.do(f)
@@ -173,23 +184,33 @@ func TestUnfilteredProblems(t *testing.T) {
 	f := newFleet("a", "b")
 	f.node("c", true)
 	f.pass(2 * unfilteredGrace)
-	ranged, denied, open := lb.Key{Namespace: "n", Name: "ranged"}, lb.Key{Namespace: "n", Name: "denied"}, lb.Key{Namespace: "n", Name: "open"}
+	ranged := lb.Key{Namespace: "n", Name: "ranged"}
+	denied := lb.Key{Namespace: "n", Name: "denied"}
+	open := lb.Key{Namespace: "n", Name: "open"}
 	frontends := []lb.Frontend{
-		{Address: netip.MustParseAddr("192.0.2.1"), Service: ranged, Port: 80, Access: lb.Access{Restricted: true}}, {Service: ranged, Port: 81,
+		{Address: netip.MustParseAddr("192.0.2.1"), Service: ranged, Port: 80, Access: lb.Access{Restricted: true}},
+		{Service: ranged, Port: 81,
 			Access: lb.Access{Restricted: true}},
-		{Service: denied, Port: 80, Access: lb.Access{Deny: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}, {Service: open, Port: 80,
+		{Service: denied, Port: 80, Access: lb.Access{Deny: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
+		{Service: open, Port: 80,
 			Access: lb.Access{ConnectionLimit: 2}},
 	}
 	var got []string
 	for _, p := range f.s.unfiltered.problems(frontends) {
 		got = append(got, p.Object.Name+" "+string(p.Reason))
 	}
-	if want := "ranged NodesUnfiltered, denied NodesUnfiltered"; strings.Join(got, ", ") != want || f.s.unfiltered.ranged != 2 {
+	want := "ranged NodesUnfiltered, denied NodesUnfiltered"
+	if strings.Join(got, ", ") != want || f.s.unfiltered.ranged != 2 {
 		t.Errorf("problems %q of %d Services", got, f.s.unfiltered.ranged)
 	}
-	w := serviceWrite{frontends: frontends[:1], problems: f.s.unfiltered.problems(frontends)[:1], service: &corev1.Service{}}
-	if c, ok := w.accessCondition(); !ok || c.Status != metav1.ConditionFalse || c.Reason != "NodesUnfiltered" || !strings.Contains(c.Message, "node c:") ||
-		!strings.Contains(c.Message, ": from no client;") {
+	w := serviceWrite{
+		frontends: frontends[:1], problems: f.s.unfiltered.problems(frontends)[:1], service: &corev1.Service{},
+	}
+	c, ok := w.accessCondition()
+	differs := !ok || c.Status != metav1.ConditionFalse || c.Reason != "NodesUnfiltered" ||
+		!strings.Contains(c.Message, "node c:") ||
+		!strings.Contains(c.Message, ": from no client;")
+	if differs {
 		t.Errorf("condition %+v", c)
 	}
 }
@@ -199,7 +220,9 @@ func TestUnfilteredProblems(t *testing.T) {
 func TestOtherDataPath(t *testing.T) {
 	byField, byAnnotation := loadBalancer("field"), loadBalancer("annotation")
 	byField.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
-	byField.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionFalse, Reason: string(lb.NodesUnfiltered)}}
+	byField.Status.Conditions = []metav1.Condition{{
+		Type: v1beta1.ConditionFiltered, Status: metav1.ConditionFalse, Reason: string(lb.NodesUnfiltered),
+	}}
 	byAnnotation.Annotations = map[string]string{config.AnnotationSourceRanges: "10.0.0.0/8"}
 	server := newServer(t, lan(), byField, byAnnotation)
 	s := newTestSyncer(t, server)
@@ -208,7 +231,9 @@ func TestOtherDataPath(t *testing.T) {
 	for _, name := range []string{"field", "annotation"} {
 		got := server.service(t, name)
 		c := meta.FindStatusCondition(got.Status.Conditions, v1beta1.ConditionFiltered)
-		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.FilterNotEnforceable) || !strings.Contains(c.Message, "(dataPath: Other). ") {
+		differs := c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(lb.FilterNotEnforceable) ||
+			!strings.Contains(c.Message, "(dataPath: Other). ")
+		if differs {
 			t.Errorf("%s: condition %+v", name, c)
 		}
 		if !meta.IsStatusConditionTrue(got.Status.Conditions, v1beta1.ConditionAddressAssigned) {
@@ -221,9 +246,14 @@ func TestOtherDataPath(t *testing.T) {
 
 // TestAccessStays: while a new leader does not know which nodes filter, only a condition that names such nodes stays.
 func TestAccessStays(t *testing.T) {
-	stands := metav1.Condition{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionFalse, Reason: string(lb.InvalidSourceRange)}
+	stands := metav1.Condition{
+		Type: v1beta1.ConditionFiltered, Status: metav1.ConditionFalse, Reason: string(lb.InvalidSourceRange),
+	}
 	service := &corev1.Service{Status: corev1.ServiceStatus{Conditions: []metav1.Condition{stands}}}
-	w := serviceWrite{service: service, areNodesUnknown: true, assignment: &ipam.Assignment{}, frontends: []lb.Frontend{{Access: lb.Access{Restricted: true}}}}
+	w := serviceWrite{
+		service: service, areNodesUnknown: true, assignment: &ipam.Assignment{},
+		frontends: []lb.Frontend{{Access: lb.Access{Restricted: true}}},
+	}
 	if c, _ := w.accessCondition(); c.Reason != string(lb.Filtered) {
 		t.Errorf("the ranges can be read: %+v", c)
 	}
@@ -288,25 +318,42 @@ func TestFiltered(t *testing.T) {
 		{"open", serviceWrite{frontends: []lb.Frontend{{Address: v4}}, problems: []lb.Problem{other}}, ""},
 		{"no address yet", serviceWrite{}, ""},
 		{"ranges, once for all ports", serviceWrite{frontends: []lb.Frontend{
-			{Address: v4, Port: 80, Access: lb.Access{Restricted: true, Allow: many, Deny: deny}}, {Address: v4, Port: 81, Access: lb.Access{Restricted: true,
+			{Address: v4, Port: 80, Access: lb.Access{Restricted: true, Allow: many, Deny: deny}},
+			{Address: v4, Port: 81, Access: lb.Access{Restricted: true,
 				Allow: many, Deny: deny}},
 			{Address: v6, Port: 80, Access: lb.Access{Restricted: true}},
-		}}, "True Filtered: 192.0.2.1: from 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, 10.4.0.0/16 and 2 more but 10.9.0.0/16; 2001:db8::1: from no client" +
-			alike},
-		{"deny, limits and a log", serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Deny: deny, ConnectionLimit: 5, RateLimit: 2,
-			LogDrops: true}}}},
+		}},
+			"True Filtered: 192.0.2.1: from 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, 10.4.0.0/16 and 2 " +
+				"more but 10.9.0.0/16; 2001:db8::1: from no client" +
+				alike},
+		{
+			"deny, limits and a log",
+			serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Deny: deny, ConnectionLimit: 5, RateLimit: 2,
+				LogDrops: true}}}},
 			"True Filtered: 192.0.2.1: from everybody but 10.9.0.0/16" + alike + "; at most 5 connections at once" + each +
-				"; at most 2 new connections per second of one source" + each + "; refused packets are logged in samples"},
-		{"the cluster comes in too", serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}, ClusterIP: cluster}}},
-			"True Filtered: 192.0.2.1: from no client; the cluster's own pods and nodes are allowed too"},
-		{"node ports", serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}},
-			"True Filtered: 192.0.2.1: from no client" + alike + "; any source may connect to the node ports (30000, 30001, 30002, 30003, 30004 and 2 more): " +
-				"set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"},
+				"; at most 2 new connections per second of one source" + each + "; refused packets are logged in samples",
+		},
+		{
+			"the cluster comes in too",
+			serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}, ClusterIP: cluster}}},
+			"True Filtered: 192.0.2.1: from no client; the cluster's own pods and nodes are allowed too",
+		},
+		{
+			"node ports",
+			serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}},
+			"True Filtered: 192.0.2.1: from no client" + alike + "; any source may connect to the node ports (30000, " +
+				"30001, 30002, 30003, 30004 and 2 more): set spec.allocateLoadBalancerNodePorts to false and remove " +
+				"nodePort from spec.ports",
+		},
 		{"node ports of an open Service", serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4}}}, ""},
-		{"what cannot be read comes first", serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}, problems: []lb.Problem{bad,
-			other, worse}},
+		{
+			"what cannot be read comes first",
+			serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}, problems: []lb.Problem{
+				bad, other, worse,
+			}},
 			"False InvalidSourceRange: cannot read x; no number; 192.0.2.1: from no client" + alike + ". " +
-				lb.InvalidSourceRange.Remedy() + " " + lb.InvalidLimit.Remedy()},
+				lb.InvalidSourceRange.Remedy() + " " + lb.InvalidLimit.Remedy(),
+		},
 	} {
 		got := ""
 		if tt.write.service == nil {
@@ -323,7 +370,10 @@ func TestFiltered(t *testing.T) {
 
 // TestHonouredLeavesTheFilterOut: no Problem is in both conditions.
 func TestHonouredLeavesTheFilterOut(t *testing.T) {
-	w := serviceWrite{assignment: &ipam.Assignment{Reason: lb.Assigned}, problems: []lb.Problem{{Reason: lb.InvalidLimit, Message: "no number"}}}
+	w := serviceWrite{
+		assignment: &ipam.Assignment{Reason: lb.Assigned},
+		problems:   []lb.Problem{{Reason: lb.InvalidLimit, Message: "no number"}},
+	}
 	if c, ok := w.honouredCondition(); ok {
 		t.Errorf("AnnotationsHonoured says %s", c.Message)
 	}
@@ -332,8 +382,10 @@ func TestHonouredLeavesTheFilterOut(t *testing.T) {
 // TestEachRuleShows: each rule of access shows in the condition, even alone, and no rule shows nothing.
 func TestEachRuleShows(t *testing.T) {
 	server := newServer(t, lan())
-	rules := map[string]string{config.AnnotationSourceRangesDeny: "10.9.0.0/16", config.AnnotationConnectionLimit: "5", config.AnnotationRateLimit: "2",
-		config.AnnotationLogDrops: "true", "example.org/other": "x"}
+	rules := map[string]string{
+		config.AnnotationSourceRangesDeny: "10.9.0.0/16", config.AnnotationConnectionLimit: "5",
+		config.AnnotationRateLimit: "2", config.AnnotationLogDrops: "true", "example.org/other": "x",
+	}
 	name := func(rule string) string { return "s-" + strings.ReplaceAll(rule, "/", "-") }
 	for rule, value := range rules {
 		sv := loadBalancer(name(rule))
@@ -345,7 +397,8 @@ func TestEachRuleShows(t *testing.T) {
 	refreshed(t, s)
 	for rule := range rules {
 		sv := server.service(t, name(rule))
-		if c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionFiltered); (c != nil) != (rule != "example.org/other") {
+		c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionFiltered)
+		if (c != nil) != (rule != "example.org/other") {
 			t.Errorf("%s: condition %v", rule, c)
 		}
 	}
@@ -377,7 +430,8 @@ func TestStrangeAddress(t *testing.T) {
 		strange.Status.LoadBalancer.Ingress = append(strange.Status.LoadBalancer.Ingress, a.Status.LoadBalancer.Ingress...)
 		server.put(t, strange)
 		server.landed()
-		if afterA, afterB := run(); a.ResourceVersion != afterA.ResourceVersion || !reflect.DeepEqual(b.Status, afterB.Status) {
+		afterA, afterB := run()
+		if a.ResourceVersion != afterA.ResourceVersion || !reflect.DeepEqual(b.Status, afterB.Status) {
 			t.Errorf("%s: %v is written\n%+v\nbefore\n%+v", what, server.landed(), afterB.Status, b.Status)
 		}
 	}
