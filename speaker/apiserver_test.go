@@ -57,9 +57,11 @@ type apiServer struct {
 
 // kinds of the resources that a speaker reads.
 var kinds = map[string]string{
-	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "pods": "Pod", "daemonsets": "DaemonSet",
+	"services": "Service", "secrets": "Secret", "namespaces": "Namespace", "nodes": "Node", "pods": "Pod",
+	"daemonsets":     "DaemonSet",
 	"endpointslices": "EndpointSlice", "ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement",
-	"bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile", "communities": "Community", "speakerstates": "SpeakerState",
+	"bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer", "bfdprofiles": "BFDProfile",
+	"communities": "Community", "speakerstates": "SpeakerState",
 }
 
 // change is one event of the watches.
@@ -282,7 +284,8 @@ func kindOf(list string) (version, kind string) {
 func (s *apiServer) refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason,
+		Code: int32(code),
 	})
 }
 

@@ -70,7 +70,8 @@ func newFleet(t *testing.T, names ...string) *fleet {
 	c.api.put("/apis/holdfast.dev/v1beta1/ipaddresspools", "p", &v1beta1.IPAddressPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"192.0.2.0/24"}},
 	})
-	c.api.put("/apis/holdfast.dev/v1beta1/l2advertisements", "all", &v1beta1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
+	c.api.put("/apis/holdfast.dev/v1beta1/l2advertisements", "all",
+		&v1beta1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
 	return c
 }
 
@@ -78,9 +79,15 @@ func newFleet(t *testing.T, names ...string) *fleet {
 func (c *fleet) serve(address string, conditions ...metav1.Condition) {
 	m := metav1.ObjectMeta{Namespace: "default", Name: "s" + strings.ReplaceAll(address, ".", "-"), UID: "1"}
 	c.api.put(servicesPath, m.Namespace+"/"+m.Name, &corev1.Service{
-		ObjectMeta: m, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"},
-			Ports: []corev1.ServicePort{{Port: 80}}},
-		Status: corev1.ServiceStatus{Conditions: conditions, LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: address}}}},
+		ObjectMeta: m,
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"},
+			Ports: []corev1.ServicePort{{Port: 80}},
+		},
+		Status: corev1.ServiceStatus{
+			Conditions:   conditions,
+			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: address}}},
+		},
 	})
 	m.Labels = map[string]string{discoveryv1.LabelServiceName: m.Name}
 	c.api.put("/apis/discovery.k8s.io/v1/endpointslices", m.Namespace+"/"+m.Name, &discoveryv1.EndpointSlice{
@@ -92,7 +99,10 @@ func (c *fleet) serve(address string, conditions ...metav1.Condition) {
 func (c *fleet) view() detect.NodeSets {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return detect.NodeSets{View: detect.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{}}
+	return detect.NodeSets{
+		View: detect.View{Settled: true}, Alive: maps.Clone(c.alive), HeldDown: map[string]bool{},
+		SpeakerDown: map[string]bool{},
+	}
 }
 
 // start runs the speaker of a node, as serve does.
@@ -100,10 +110,15 @@ func (c *fleet) start(name string) {
 	w := newTestSyncer(noLinks)
 	w.node, w.options, w.filter = name, config.Options{Default: true}, newTestGuard(true)
 	w.atCluster(c.t, c.api.config())
-	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) { return c.plan(w) }})
+	w.loop = daemon.NewLoop(daemon.LoopConfig{
+		Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) {
+			return c.plan(w)
+		},
+	})
 	w.hang = newHang(w, w.loop)
 	w.hang.schedDelay = func() time.Duration { return 0 } // the machine that runs the test may be busy
-	stop := background(c.t, w.cluster.Run, w.layer2.Run, w.liveness.Run, w.prober.Run, w.hang.Run, w.witness.Run, w.report.Run)
+	stop := background(c.t, w.cluster.Run, w.layer2.Run, w.liveness.Run, w.prober.Run, w.hang.Run, w.witness.Run,
+		w.report.Run)
 	c.speakers[name] = &node{syncer: w, stop: func() { go stop() }} // the others do not wait until it has ended
 }
 
@@ -156,9 +171,9 @@ func (c *fleet) announced() map[string]string {
 	return out
 }
 
-// TestAPIServerAway takes the API server away for ten minutes, in which half of the nodes die. Their addresses are taken
-// over at once, all other addresses stay, no speaker yields to dead nodes, and conditions and SpeakerStates are written
-// once the API server is back. Every plan is the same as a plan from scratch.
+// TestAPIServerAway takes the API server away for ten minutes, in which half of the nodes die. Their addresses are
+// taken over at once, all other addresses stay, no speaker yields to dead nodes, and conditions and SpeakerStates are
+// written once the API server is back. Every plan is the same as a plan from scratch.
 //
 // It does not run under the race detector: with so many goroutines in one bubble Go 1.26 itself crashes, or a
 // goroutine never wakes.
@@ -256,7 +271,8 @@ func testAway(t *testing.T, away string) {
 		if c.api.get(statesPath, name, &s); len(s.Status.Unreachable) != 2 {
 			t.Errorf("%s calls unreachable %v", name, s.Status.Unreachable)
 		}
-		if looks, wrong := c.speakers[name].witness.Completed(), c.speakers[name].witness.repairs.Load(); looks < 3 || wrong > 0 {
+		looks, wrong := c.speakers[name].witness.Completed(), c.speakers[name].witness.repairs.Load()
+		if looks < 3 || wrong > 0 {
 			t.Errorf("%s looked %d times, and %d plans were wrong", name, looks, wrong)
 		}
 	}

@@ -47,10 +47,11 @@ import (
 
 // The benchmarks need a network of their own, and count what the whole process takes:
 //
-//	HOLDFAST_COST_PROFILES=/tmp/cost go test -exec 'unshare -n' -run '^$' -bench 'Service/10000' -benchtime 400x ./speaker
+//	HOLDFAST_COST_PROFILES=/tmp/cost go test -exec 'unshare -n' -run '^$' -bench 'Service/10000' -benchtime 400x \
+//		./speaker
 //
-// The profiles are /tmp/cost.cpu, and /tmp/cost.heap with /tmp/cost.heap.base of its beginning, of what is measured and not of what precedes
-// it. The API server is another process.
+// The profiles are /tmp/cost.cpu, and /tmp/cost.heap with /tmp/cost.heap.base of its beginning, of what is measured and
+// not of what precedes it. The API server is another process.
 
 const (
 	// costSocket is the environment variable with the socket at which TestCostServer serves.
@@ -63,8 +64,9 @@ const (
 	slicesPath = "/apis/discovery.k8s.io/v1/endpointslices"
 )
 
-// BenchmarkService is one Service more, of which others come too: it is created, gets an address and an endpoint, is announced by this
-// speaker or the other one, and says so. cpu-ms is the processor time of the process until all of this is done, sys-ms the kernel's part.
+// BenchmarkService is one Service more, of which others come too: it is created, gets an address and an endpoint, is
+// announced by this speaker or the other one, and says so. cpu-ms is the processor time of the process until all of
+// this is done, sys-ms the kernel's part.
 func BenchmarkService(b *testing.B) {
 	all := b // what is made for it stays for each number of changes
 	for _, size := range costSizes {
@@ -90,7 +92,8 @@ func BenchmarkService(b *testing.B) {
 	}
 }
 
-// BenchmarkEndpoint is one EndpointSlice that changes, each quarter of a second: a pod is replaced by another one on another node.
+// BenchmarkEndpoint is one EndpointSlice that changes, each quarter of a second: a pod is replaced by another one on
+// another node.
 func BenchmarkEndpoint(b *testing.B) {
 	all := b // what is made for it stays for each number of changes
 	for _, size := range costSizes {
@@ -135,7 +138,9 @@ func newCostly(b *testing.B, size int) *costly {
 	here.SetUp("lo")
 	nstest.Veth(b, here, "eth0", nstest.New(b), "eth0")
 	here.AddAddress("eth0", "10.154.255.254/16")
-	w := &costly{here: here, told: map[netip.Addr]bool{}, server: exec.Command("/proc/self/exe", "-test.run=^TestCostServer$")}
+	w := &costly{
+		here: here, told: map[netip.Addr]bool{}, server: exec.Command("/proc/self/exe", "-test.run=^TestCostServer$"),
+	}
 	socket := filepath.Join(b.TempDir(), "api")
 	w.server.Env = append(os.Environ(), costSocket+"="+socket)
 	var err error
@@ -162,13 +167,18 @@ func (w *costly) start(b *testing.B, api *rest.Config) {
 	w.syncer = newTestSyncer(func() []lb.Interface { return links.Links() })
 	links = link.New(w.log, func() { w.layer2.Kick(); w.loop.Kick() })
 	w.links, w.options, w.filter = links, config.Options{Default: true}, newTestGuard(false)
-	w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: w.run, Burst: func() bool { return w.cluster.InBurst() }, BurstFactor: planFactor})
+	w.loop = daemon.NewLoop(daemon.LoopConfig{
+		Name: "plan", Log: w.log, Sync: w.run, Burst: func() bool { return w.cluster.InBurst() },
+		BurstFactor: planFactor,
+	})
 	w.atCluster(b, api)
 	w.hang = newHang(w.syncer, w.loop)
 	ctx, stop := context.WithCancel(context.Background())
 	w.stop = stop
-	for _, run := range []func(context.Context) error{w.links.Run, w.layer2.Run, w.relays.Run, w.filter.table.Run, w.cluster.Run, w.endpoints.Run,
-		w.liveness.Run, w.prober.Run, w.witness.Run, w.hang.Run, w.report.Run, w.conntrack.Run} {
+	for _, run := range []func(context.Context) error{
+		w.links.Run, w.layer2.Run, w.relays.Run, w.filter.table.Run, w.cluster.Run, w.endpoints.Run, w.liveness.Run,
+		w.prober.Run, w.witness.Run, w.hang.Run, w.report.Run, w.conntrack.Run,
+	} {
 		w.group.Go(func() error { return run(ctx) })
 	}
 }
@@ -181,7 +191,8 @@ func (w *costly) run(context.Context) (again time.Duration, err error) {
 	in := w.read(w.links.Links())
 	w.links.SetSurroundings(surroundings(in.state, w.node))
 	view := detect.NodeSets{
-		View: detect.View{Settled: true}, Alive: map[string]bool{"w1": true, "w2": true}, HeldDown: map[string]bool{}, SpeakerDown: map[string]bool{},
+		View: detect.View{Settled: true}, Alive: map[string]bool{"w1": true, "w2": true}, HeldDown: map[string]bool{},
+		SpeakerDown: map[string]bool{},
 	}
 	self := w.self(in)
 	if len(self.Links) == 0 {
@@ -207,7 +218,8 @@ func (w *costly) tell(b *testing.B, do string, i int) string {
 	return w.answers.Text()
 }
 
-// settle waits until all Services say that they are announced: this speaker says it of its own, the API server of the others.
+// settle waits until all Services say that they are announced: this speaker says it of its own, the API server of the
+// others.
 func (w *costly) settle(b *testing.B) {
 	b.Helper()
 	nstest.Until(b, 10*time.Minute, "all are announced", func() bool {
@@ -336,14 +348,17 @@ func costAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 154, byt
 func (s *costServer) crowd() {
 	const group = "/apis/holdfast.dev/v1beta1/"
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Generation: 1} }
-	s.put(group+"ipaddresspools", "p", &v1beta1.IPAddressPool{ObjectMeta: named("p"), Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"10.154.0.0/16"}}})
+	s.put(group+"ipaddresspools", "p",
+		&v1beta1.IPAddressPool{ObjectMeta: named("p"), Spec: v1beta1.IPAddressPoolSpec{Addresses: []string{"10.154.0.0/16"}}})
 	s.put(group+"l2advertisements", "p", &v1beta1.L2Advertisement{ObjectMeta: named("p")})
 	s.put("/api/v1/namespaces", "bench", &corev1.Namespace{ObjectMeta: named("bench")})
 	for i := range costNodes {
 		name := costNode(i)
 		o := &corev1.Node{ObjectMeta: named(name)}
 		o.Labels = map[string]string{corev1.LabelHostname: name, corev1.LabelTopologyZone: fmt.Sprint("zone-", i%3)}
-		o.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.160.%d.%d", i/250, 1+i%250)}}
+		o.Status.Addresses = []corev1.NodeAddress{{
+			Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.160.%d.%d", i/250, 1+i%250),
+		}}
 		s.put("/api/v1/nodes", name, o)
 		s.put(statesPath, name, &v1beta1.SpeakerState{ObjectMeta: named(name)})
 		if i < 2 {
@@ -357,21 +372,24 @@ func (s *costServer) crowd() {
 
 func costNode(i int) string { return fmt.Sprintf("w%d", i%costNodes+1) }
 
-// create does to a Service what comes before its announcement: it is created, then its EndpointSlice, and the controller gives it an address.
+// create does to a Service what comes before its announcement: it is created, then its EndpointSlice, and the
+// controller gives it an address.
 func (s *costServer) create(i int) {
 	m := metav1.ObjectMeta{Namespace: "bench", Name: costName(i), CreationTimestamp: metav1.Now()}
 	m.UID = types.UID(fmt.Sprintf("0f0e0d0c-aaaa-4bbb-8ccc-%012d", i))
 	m.Labels = map[string]string{"bench": "scale", "service.kubernetes.io/service-proxy-name": "none"}
 	clusterIP := fmt.Sprintf("10.97.%d.%d", i/250, 1+i%250)
 	s.put(servicesPath, "bench/"+m.Name, &corev1.Service{ObjectMeta: m, Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeLoadBalancer, ClusterIP: clusterIP, ClusterIPs: []string{clusterIP}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Type: corev1.ServiceTypeLoadBalancer, ClusterIP: clusterIP, ClusterIPs: []string{clusterIP},
+		IPFamilies:                    []corev1.IPFamily{corev1.IPv4Protocol},
 		AllocateLoadBalancerNodePorts: new(false), ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
 		Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
 	}})
 	s.put(slicesPath, "bench/"+m.Name, s.slice(i, 0))
 	s.change(i, func(o *corev1.Service) {
 		address := costAddress(i).String()
-		o.Annotations, o.Finalizers = map[string]string{v1beta1.AnnotationAssigned: address + "=p"}, []string{v1beta1.FinalizerAddress}
+		o.Annotations = map[string]string{v1beta1.AnnotationAssigned: address + "=p"}
+		o.Finalizers = []string{v1beta1.FinalizerAddress}
 		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address, IPMode: new(corev1.LoadBalancerIPModeVIP)}}
 		o.Status.Conditions = []metav1.Condition{
 			costCondition(v1beta1.ConditionAddressAssigned, "Assigned", fmt.Sprintf("has %s from pool %q", address, "p")),
@@ -383,15 +401,21 @@ func (s *costServer) create(i int) {
 func (s *costServer) slice(i, generation int) *discoveryv1.EndpointSlice {
 	endpoint := func(at, node int) discoveryv1.Endpoint {
 		return discoveryv1.Endpoint{
-			Addresses: []string{netip.AddrFrom4([4]byte{10, byte(192 + at>>16), byte(at >> 8), byte(at)}).String()}, NodeName: new(costNode(node)),
+			Addresses:  []string{netip.AddrFrom4([4]byte{10, byte(192 + at>>16), byte(at >> 8), byte(at)}).String()},
+			NodeName:   new(costNode(node)),
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "bench", Name: fmt.Sprintf("%s-%x", costName(i), at)},
 		}
 	}
 	return &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: costName(i), Labels: map[string]string{discoveryv1.LabelServiceName: costName(i)}},
-		Ports:      []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
-		Endpoints:  []discoveryv1.Endpoint{endpoint(2*i, i), endpoint(2*i+1+generation<<15, i+1+generation)}, AddressType: discoveryv1.AddressTypeIPv4,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "bench", Name: costName(i), Labels: map[string]string{discoveryv1.LabelServiceName: costName(i)},
+		},
+		Ports: []discoveryv1.EndpointPort{{
+			Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP),
+		}},
+		Endpoints:   []discoveryv1.Endpoint{endpoint(2*i, i), endpoint(2*i+1+generation<<15, i+1+generation)},
+		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 }
 
@@ -418,12 +442,15 @@ func (s *costServer) lacking() int {
 }
 
 func costCondition(kind, reason, message string) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
+	return metav1.Condition{
+		Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.Now(),
+	}
 }
 
 func costConditions(address netip.Addr, node string) []metav1.Condition {
 	return []metav1.Condition{
-		costCondition(v1beta1.ConditionAnnouncedL2, "Announced", address.String()+" is announced by node "+node+" on link eth0"),
+		costCondition(v1beta1.ConditionAnnouncedL2, "Announced",
+			address.String()+" is announced by node "+node+" on link eth0"),
 		costCondition(v1beta1.ConditionAnnouncers, "Announced", address.String()+"="+node),
 	}
 }

@@ -126,7 +126,10 @@ func (c *memberFacts) areOf(metadata map[string]lb.Member) bool {
 
 // apply adds the metadata of all speakers to a State.
 func (c *memberFacts) apply(s *lb.State) {
-	s.Links, s.Unfit, s.LacksProxy, s.HeldDown = c.links, c.unfit, c.lacksProxy, maps.Clone(s.HeldDown)
+	s.Links = c.links
+	s.Unfit = c.unfit
+	s.LacksProxy = c.lacksProxy
+	s.HeldDown = maps.Clone(s.HeldDown)
 	add := func(to *map[string]bool, names []string) {
 		if *to == nil {
 			*to = map[string]bool{}
@@ -186,7 +189,8 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 	if w.podNetwork.Missing() {
 		add(
 			lb.NetworkUnavailable,
-			"leaves what others can announce to them, since no pod of another node answers it: its network plugin has not started",
+			"leaves what others can announce to them, since no pod of another node answers it: "+
+				"its network plugin has not started",
 		)
 	}
 	for _, r := range w.layer2.Refused() {

@@ -41,8 +41,14 @@ func TestLocalMember(t *testing.T) {
 		return out
 	}
 	want := lb.Member{Links: []lb.Link{
-		{Name: "eth0", MAC: mac, Default: true, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64"), Addresses: addresses("192.0.2.1", "fe80::1")},
-		{Name: "docker0", MAC: mac, Refused: true, Silent: true, Prefixes: prefixes("172.17.0.0/16"), Addresses: addresses("172.17.0.1")},
+		{
+			Name: "eth0", MAC: mac, Default: true, Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64"),
+			Addresses: addresses("192.0.2.1", "fe80::1"),
+		},
+		{
+			Name: "docker0", MAC: mac, Refused: true, Silent: true, Prefixes: prefixes("172.17.0.0/16"),
+			Addresses: addresses("172.17.0.1"),
+		},
 	}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
@@ -53,13 +59,15 @@ func TestLocalMember(t *testing.T) {
 	c := newMemberFacts(metadata, nil)
 	c.apply(&s)
 	macs := c.macs
-	if !macs[mac] || !s.Stopping["a"] || s.Stopping["b"] || len(s.Links["a"]) != 2 || s.Links["b"] != nil || s.Unfit["a"] != lb.Unfiltered {
+	differs := !macs[mac] || !s.Stopping["a"] || s.Stopping["b"] || len(s.Links["a"]) != 2 || s.Links["b"] != nil ||
+		s.Unfit["a"] != lb.Unfiltered
+	if differs {
 		t.Errorf("macs %v, state %+v", macs, s)
 	}
 }
 
-// TestNodeAddress: a node's address is an InternalIP that is on its links, in whatever order its cloud controller lists its
-// addresses; others dial it as the address of its speaker's pod.
+// TestNodeAddress: a node's address is an InternalIP that is on its links, in whatever order its cloud controller lists
+// its addresses; others dial it as the address of its speaker's pod.
 func TestNodeAddress(t *testing.T) {
 	links := func(prefixes ...string) []lb.Interface {
 		l := lb.Interface{Name: "eth0"}
@@ -70,7 +78,8 @@ func TestNodeAddress(t *testing.T) {
 	}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
 	n.Status.Addresses = []corev1.NodeAddress{
-		{Type: corev1.NodeHostName, Address: "w1"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.9"}, {Type: corev1.NodeExternalIP, Address: "2001:db8:9::9"},
+		{Type: corev1.NodeHostName, Address: "w1"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.9"},
+		{Type: corev1.NodeExternalIP, Address: "2001:db8:9::9"},
 		{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"},
 	}
 	s, _ := config.Compile(config.Objects{Nodes: []*corev1.Node{n}}, config.Options{})
@@ -80,7 +89,11 @@ func TestNodeAddress(t *testing.T) {
 		want  string
 	}{
 		{"behind address translation", links("10.0.0.1/24", "fd00::1/64"), "[10.0.0.1 fd00::1]"},
-		{"with all addresses", links("203.0.113.9/24", "2001:db8:9::9/64", "10.0.0.1/24", "fd00::1/64"), "[10.0.0.1 fd00::1 203.0.113.9 2001:db8:9::9]"},
+		{
+			"with all addresses",
+			links("203.0.113.9/24", "2001:db8:9::9/64", "10.0.0.1/24", "fd00::1/64"),
+			"[10.0.0.1 fd00::1 203.0.113.9 2001:db8:9::9]",
+		},
 		{"with the external ones only", links("203.0.113.9/24"), "[203.0.113.9]"},
 		{"with another's addresses", links("10.0.0.2/24"), "[]"},
 	} {
@@ -118,7 +131,10 @@ func TestNewcomers(t *testing.T) {
 		again    time.Duration
 	}{
 		{0, []*lb.Service{old}, "map[]", 0},
-		{time.Second, []*lb.Service{old, service("a", "2", "192.0.2.2", "2001:db8::2")}, "map[ns/a:[192.0.2.2 2001:db8::2]]", newcomerTime},
+		{
+			time.Second, []*lb.Service{old, service("a", "2", "192.0.2.2", "2001:db8::2")},
+			"map[ns/a:[192.0.2.2 2001:db8::2]]", newcomerTime,
+		},
 		{10 * time.Second, []*lb.Service{old, service("a", "2", "192.0.2.2", "2001:db8::2"), service("b", "3", "192.0.2.3")},
 			"map[ns/a:[192.0.2.2 2001:db8::2] ns/b:[192.0.2.3]]", newcomerTime - 10*time.Second},
 		{newcomerTime - 10*time.Second, []*lb.Service{old, service("a", "2", "192.0.2.2"), service("b", "3", "192.0.2.3")},
@@ -126,7 +142,10 @@ func TestNewcomers(t *testing.T) {
 		{time.Second, []*lb.Service{old}, "map[]", 0},
 		{time.Second, []*lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
 		{newcomerTime, []*lb.Service{service("again", "4", "192.0.2.1")}, "map[]", 0},
-		{time.Second, []*lb.Service{service("again", "4", "192.0.2.1"), service("shares", "5", "192.0.2.1")}, "map[ns/shares:[192.0.2.1]]", newcomerTime},
+		{
+			time.Second, []*lb.Service{service("again", "4", "192.0.2.1"), service("shares", "5", "192.0.2.1")},
+			"map[ns/shares:[192.0.2.1]]", newcomerTime,
+		},
 		{newcomerTime, []*lb.Service{proxied}, "map[]", 0},
 		{time.Second, []*lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
 		{newcomerTime, burst, fmt.Sprint(maxNewcomers), newcomerTime},
@@ -155,23 +174,30 @@ func TestStartsBehindTheFilter(t *testing.T) {
 	}
 }
 
-// TestHeadStartIsServed: a Service has a head start when the kernel leads connections to all of its addresses to endpoints, and
-// not because it is new: one with session affinity, of a burst, or that the kernel refused waits for kube-proxy.
+// TestHeadStartIsServed: a Service has a head start when the kernel leads connections to all of its addresses to
+// endpoints, and not because it is new: one with session affinity, of a burst, or that the kernel refused waits for
+// kube-proxy.
 func TestHeadStartIsServed(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 		service := func(name string, addresses ...netip.Addr) *lb.Service {
-			return &lb.Service{Key: lb.Key{Name: name}, Local: true, HealthPort: 31000, Backends: servedOn("w1"), Addresses: addresses}
+			return &lb.Service{
+				Key: lb.Key{Name: name}, Local: true, HealthPort: 31000, Backends: servedOn("w1"), Addresses: addresses,
+			}
 		}
 		led, half, affine := service("led", a, b), service("half", a, b), service("affine", a)
 		in := inputs{fresh: map[lb.Key][]netip.Addr{led.Key: {a, b}, half.Key: {a, b}, affine.Key: {a}}}
 		in.state.Services = []*lb.Service{led, half, affine}
 		start := func(s *lb.Service, address netip.Addr, port uint16) lb.Start {
-			return lb.Start{Service: s.Key, Address: address, Protocol: "TCP", Port: port, Endpoints: []netip.AddrPort{netip.AddrPortFrom(address, 8080)}}
+			return lb.Start{
+				Service: s.Key, Address: address, Protocol: "TCP", Port: port,
+				Endpoints: []netip.AddrPort{netip.AddrPortFrom(address, 8080)},
+			}
 		}
 		w := &syncer{node: "w1"}
 		w.filter, w.headstart = newTestGuard(false), kubeproxy.NewHeadStart(slog.New(slog.DiscardHandler))
-		if err := w.filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}); err != nil || !w.filter.inForce() {
+		err := w.filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}})
+		if err != nil || !w.filter.inForce() {
 			t.Fatalf("no filter: %v", err)
 		}
 		ports := w.healthPorts(in)

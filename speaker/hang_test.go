@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-// hangers are nodes that plan by the real rules and learn at once which of them stop. A node keeps an address until another one
-// announces it.
+// hangers are nodes that plan by the real rules and learn at once which of them stop. A node keeps an address until
+// another one announces it.
 type hangers struct {
 	mu       sync.Mutex
 	state    lb.State
@@ -41,21 +41,26 @@ type hanger struct {
 }
 
 func newHangers(names ...string) *hangers {
-	h := &hangers{owners: map[netip.Addr]string{}, nodes: map[string]*hanger{}, stopping: map[string]bool{}, state: specOf(names...)}
+	h := &hangers{
+		owners: map[netip.Addr]string{}, nodes: map[string]*hanger{}, stopping: map[string]bool{},
+		state: specOf(names...),
+	}
 	for _, name := range names {
 		n := &hanger{start: time.Now()}
-		n.loop = daemon.NewLoop(daemon.LoopConfig{Log: slog.New(slog.DiscardHandler), Sync: func(ctx context.Context) (time.Duration, error) {
-			h.mu.Lock()
-			stuck := n.stuck
-			n.stuck = 0
-			h.mu.Unlock()
-			select {
-			case <-time.After(stuck):
-				h.plan(name)
-			case <-ctx.Done():
-			}
-			return 0, nil
-		}})
+		n.loop = daemon.NewLoop(daemon.LoopConfig{
+			Log: slog.New(slog.DiscardHandler), Sync: func(ctx context.Context) (time.Duration, error) {
+				h.mu.Lock()
+				stuck := n.stuck
+				n.stuck = 0
+				h.mu.Unlock()
+				select {
+				case <-time.After(stuck):
+					h.plan(name)
+				case <-ctx.Done():
+				}
+				return 0, nil
+			},
+		})
 		n.hang = &hang{
 			loop: n.loop, orphanTime: minOrphanTime,
 			schedDelay: func() time.Duration {
@@ -105,9 +110,9 @@ func (h *hangers) plan(name string) {
 	}
 }
 
-// TestHang has a plan loop hang. Other nodes take over within 12 s, and the process is restarted once they have all of its
-// addresses. If no node can take them, it keeps them, and is restarted after ten minutes. A process that waits for a core,
-// or was frozen, does not hang.
+// TestHang has a plan loop hang. Other nodes take over within 12 s, and the process is restarted once they have all of
+// its addresses. If no node can take them, it keeps them, and is restarted after ten minutes. A process that waits for
+// a core, or was frozen, does not hang.
 //
 // Trap: the process answers its probes while nothing is planned, so that its addresses stay where they are for ever.
 func TestHang(t *testing.T) {
@@ -118,7 +123,8 @@ func TestHang(t *testing.T) {
 		stuck time.Duration
 		// waits is how long the processes wait for a core in each second, freezes how long they stand still once.
 		waits, freezes time.Duration
-		// moves: others have the addresses of w1 after 12 s. dies is when /healthz of w1 fails, counted from the beginning; 0 for never.
+		// moves: others have the addresses of w1 after 12 s. dies is when /healthz of w1 fails, counted from the beginning; 0
+		// for never.
 		moves bool
 		dies  time.Duration
 	}{
@@ -179,14 +185,17 @@ func TestHang(t *testing.T) {
 // TestHangAtTheEnd: a process that is to end while a run hangs does.
 func TestHangAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stuck := daemon.NewLoop(daemon.LoopConfig{Log: slog.New(slog.DiscardHandler), Sync: func(context.Context) (time.Duration, error) {
-			time.Sleep(time.Minute)
-			return 0, nil
-		}})
+		stuck := daemon.NewLoop(daemon.LoopConfig{
+			Log: slog.New(slog.DiscardHandler), Sync: func(context.Context) (time.Duration, error) {
+				time.Sleep(time.Minute)
+				return 0, nil
+			},
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
-		if err := (&hang{loop: stuck, schedDelay: func() time.Duration { return 0 }}).Run(ctx); !errors.Is(err, errHangs) || time.Since(start) > time.Second+endTime {
+		err := (&hang{loop: stuck, schedDelay: func() time.Duration { return 0 }}).Run(ctx)
+		if !errors.Is(err, errHangs) || time.Since(start) > time.Second+endTime {
 			t.Errorf("it ends after %v: %v", time.Since(start), err)
 		}
 		time.Sleep(time.Minute)

@@ -65,9 +65,11 @@ var hostile = []struct {
 		return tenants(20, func(i int, s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = manySources(i, 25_000) })
 	}, nil},
 	{"100 annotations of 240 KB", func() []*corev1.Service {
-		keys := []string{config.AnnotationAddresses, config.AnnotationSharingKey, config.AnnotationNodeSelector, config.AnnotationHostname,
-			config.AnnotationSourceRanges,
-			v1beta1.AnnotationAssigned, osAnnotation + "floating-subnet-tags", osAnnotation + "class", config.AnnotationConnectionLimit}
+		keys := []string{
+			config.AnnotationAddresses, config.AnnotationSharingKey, config.AnnotationNodeSelector,
+			config.AnnotationHostname, config.AnnotationSourceRanges, v1beta1.AnnotationAssigned,
+			osAnnotation + "floating-subnet-tags", osAnnotation + "class", config.AnnotationConnectionLimit,
+		}
 		return tenants(100, func(i int, s *corev1.Service) {
 			s.Annotations[keys[i%len(keys)]] = strings.Repeat("10.0.0.1,", 240_000/9)
 		})
@@ -130,7 +132,8 @@ var hostile = []struct {
 
 func manyPorts(first, n int) (out []corev1.ServicePort) {
 	for i := range n {
-		out = append(out, corev1.ServicePort{Name: fmt.Sprint("p", first+i), Protocol: corev1.ProtocolTCP, Port: int32(first + i)})
+		out = append(out,
+			corev1.ServicePort{Name: fmt.Sprint("p", first+i), Protocol: corev1.ProtocolTCP, Port: int32(first + i)})
 	}
 	return out
 }
@@ -145,13 +148,17 @@ func manySources(list, n int) (out []string) {
 
 // hostileService is a Service of both families as the API server has it.
 func hostileService(namespace, name string, i int) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(fmt.Sprint(namespace, "-", i)),
-		Annotations: map[string]string{}}}
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name, UID: types.UID(fmt.Sprint(namespace, "-", i)),
+		Annotations: map[string]string{},
+	}}
 	s.CreationTimestamp = metav1.NewTime(time.Unix(int64(i), 0))
 	v4, v6 := fmt.Sprintf("10.96.%d.%d", i>>8, i&255), fmt.Sprintf("fd00::%x", i+1)
 	policy := corev1.IPFamilyPolicyRequireDualStack
-	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: v4, ClusterIPs: []string{v4, v6}, IPFamilyPolicy: &policy,
-		Ports: manyPorts(80, 1)}
+	s.Spec = corev1.ServiceSpec{
+		Type: corev1.ServiceTypeLoadBalancer, ClusterIP: v4, ClusterIPs: []string{v4, v6}, IPFamilyPolicy: &policy,
+		Ports: manyPorts(80, 1),
+	}
 	return s
 }
 
@@ -168,7 +175,9 @@ func tenants(n int, change func(i int, s *corev1.Service)) (out []*corev1.Servic
 func hostileSlice(s *corev1.Service) *discoveryv1.EndpointSlice {
 	ready, port := true, int32(8080)
 	out := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.Namespace, Name: s.Name, Labels: map[string]string{discoveryv1.LabelServiceName: s.Name},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for _, p := range s.Spec.Ports {
@@ -176,13 +185,15 @@ func hostileSlice(s *corev1.Service) *discoveryv1.EndpointSlice {
 	}
 	for i := range 4 {
 		node := fmt.Sprint("w", i+1)
-		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.%d.1", i)}, NodeName: &node,
-			Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+		out.Endpoints = append(out.Endpoints,
+			discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.%d.1", i)}, NodeName: &node,
+				Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
 	}
 	return out
 }
 
-// hostileObjects are four nodes, a pool for all, 20 pools whose addresses were released a short while ago, and the Services.
+// hostileObjects are four nodes, a pool for all, 20 pools whose addresses were released a short while ago, and the
+// Services.
 func hostileObjects(tenant []*corev1.Service) config.Objects {
 	var o config.Objects
 	for i := range 4 {
@@ -195,15 +206,20 @@ func hostileObjects(tenant []*corev1.Service) config.Objects {
 	no := false
 	for i := range 20 {
 		name := fmt.Sprintf("released-%02d", i)
-		p := &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1beta1.IPAddressPoolSpec{
-			Addresses: []string{fmt.Sprintf("10.1.%d.0/24", i), fmt.Sprintf("2001:db8:1:%x::/64", i)}, AutoAssign: &no,
-			ReuseDelay: &metav1.Duration{Duration: time.Hour},
-		}}
+		p := &v1beta1.IPAddressPool{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1beta1.IPAddressPoolSpec{
+				Addresses: []string{fmt.Sprintf("10.1.%d.0/24", i), fmt.Sprintf("2001:db8:1:%x::/64", i)}, AutoAssign: &no,
+				ReuseDelay: &metav1.Duration{Duration: time.Hour},
+			},
+		}
 		isController := true
-		m := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{UID: p.UID, Controller: &isController}}}}
+		m := &v1beta1.PoolMemory{ObjectMeta: metav1.ObjectMeta{
+			Name: name, OwnerReferences: []metav1.OwnerReference{{UID: p.UID, Controller: &isController}},
+		}}
 		for j := range 256 {
-			m.Status.Released = append(m.Status.Released, v1beta1.ReleasedAddress{Address: fmt.Sprintf("10.1.%d.%d", i, j), Time: v1beta1.NewTime(time.Now()),
-				Service: fmt.Sprint("gone/", j), UID: fmt.Sprint(j)})
+			m.Status.Released = append(m.Status.Released,
+				v1beta1.ReleasedAddress{Address: fmt.Sprintf("10.1.%d.%d", i, j), Time: v1beta1.NewTime(time.Now()),
+					Service: fmt.Sprint("gone/", j), UID: fmt.Sprint(j)})
 		}
 		o.Pools, o.PoolMemories = append(o.Pools, p), append(o.PoolMemories, m)
 	}
@@ -214,8 +230,10 @@ func hostileObjects(tenant []*corev1.Service) config.Objects {
 	for i := range honestServices {
 		s := hostileService("honest", fmt.Sprintf("s%05d", i), i)
 		if i%10 == 0 {
-			s.Spec.LoadBalancerSourceRanges = []string{fmt.Sprintf("192.168.%d.0/24", i/10%250), "198.51.100.0/24", "203.0.113.0/25", "2001:db8:9::/48",
-				fmt.Sprintf("2001:db8:a:%x::/64", i)}
+			s.Spec.LoadBalancerSourceRanges = []string{
+				fmt.Sprintf("192.168.%d.0/24", i/10%250), "198.51.100.0/24", "203.0.113.0/25", "2001:db8:9::/48",
+				fmt.Sprintf("2001:db8:a:%x::/64", i),
+			}
 		}
 		o.Services = append(o.Services, s)
 	}
@@ -321,18 +339,20 @@ func (w *world) change() {
 // figures are the names of what one run measures, in this order.
 var figures = []string{"controller", "speaker", "kernel", "power-off"}
 
-// run takes all figures once: a change of an honest Service in the controller and in a speaker, the way of its filter into the
-// kernel, and what a speaker does about the death of a node before it announces.
+// run takes all figures once: a change of an honest Service in the controller and in a speaker, the way of its filter
+// into the kernel, and what a speaker does about the death of a node before it announces.
 func (w *world) run(t *testing.T, ns *nstest.NS) (out []float64) {
 	w.change()
-	out = append(out, busy(func() { w.decide() }), busy(func() { w.planned("w1", "w2", "w3", "w4") }), busy(func() { w.set(t, ns) }))
+	out = append(out, busy(func() { w.decide() }), busy(func() { w.planned("w1", "w2", "w3", "w4") }),
+		busy(func() { w.set(t, ns) }))
 	return append(out, busy(func() {
 		w.planned("w1", "w2", "w3")
 		w.set(t, ns)
 	}))
 }
 
-// busy returns the milliseconds of processor time that fn takes, which does not depend on what else runs on the machine.
+// busy returns the milliseconds of processor time that fn takes, which does not depend on what else runs on the
+// machine.
 func busy(fn func()) float64 {
 	runtime.GC()
 	used := func() time.Duration {
@@ -364,9 +384,10 @@ func median(all []float64) float64 {
 	return all[len(all)/2]
 }
 
-// TestHostile: whatever one tenant makes long, no run of a daemon takes twice the processor time that it takes without him, and
-// no daemon twice the memory. Both daemons' loops run in this process and are measured one by one. The heartbeat process reads no Service,
-// and nothing of it is measured; neither are the API server, its watches and the wire: e2e measures a whole power-off.
+// TestHostile: whatever one tenant makes long, no run of a daemon takes twice the processor time that it takes without
+// him, and no daemon twice the memory. Both daemons' loops run in this process and are measured one by one. The
+// heartbeat process reads no Service, and nothing of it is measured; neither are the API server, its watches and the
+// wire: e2e measures a whole power-off.
 func TestHostile(t *testing.T) {
 	aloneNS := nstest.New(t)
 	alone := newWorld(t, aloneNS, func() []*corev1.Service { return nil }, nil)

@@ -30,8 +30,8 @@ func (n *node) phases() string {
 	return strings.Join(out, ", ")
 }
 
-// TestHungSpeaker: real speakers but for membership and sockets. The run that hung announces nothing when it ends; the next one
-// leaves to the others what they took, and the one after that is as ever.
+// TestHungSpeaker: real speakers but for membership and sockets. The run that hung announces nothing when it ends; the
+// next one leaves to the others what they took, and the one after that is as ever.
 func TestHungSpeaker(t *testing.T) {
 	for _, tt := range []struct {
 		nodes  []string
@@ -64,7 +64,8 @@ func TestFullLog(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := newFleet(t, "w1", "w2")
 		for _, a := range []string{"192.0.2.1", "192.0.2.2"} {
-			c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"}) // so no node probes
+			// so no node probes
+			c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"})
 		}
 		holds := false
 		c.hangs = func(w *syncer) {
@@ -101,7 +102,8 @@ func TestFullLog(t *testing.T) {
 func testHung(t *testing.T, during string, nodes ...string) {
 	c := newFleet(t, nodes...)
 	for _, a := range []string{"192.0.2.1", "192.0.2.2"} {
-		c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"}) // so no node probes
+		// so no node probes
+		c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"})
 	}
 	var plans []string
 	hold := make(chan struct{})
@@ -159,8 +161,8 @@ func testHung(t *testing.T, during string, nodes ...string) {
 
 const peersPath = "/apis/holdfast.dev/v1beta1/bgppeers"
 
-// TestAwaitedSessions: a speaker that starts, crashes and starts again waits for the sessions of the first one for as long as their
-// peers select the node, though it cannot even try to open them, and until the node is annotated.
+// TestAwaitedSessions: a speaker that starts, crashes and starts again waits for the sessions of the first one for as
+// long as their peers select the node, though it cannot even try to open them, and until the node is annotated.
 //
 // Trap: a build that cannot read a peer, or its password, has no such session, and is ready.
 func TestAwaitedSessions(t *testing.T) {
@@ -170,7 +172,8 @@ func TestAwaitedSessions(t *testing.T) {
 func testAwaitedSessions(t *testing.T) {
 	c := newFleet(t, "w1")
 	node := func(labels, annotations map[string]string) {
-		c.api.put("/api/v1/nodes", "w1", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: labels, Annotations: annotations}})
+		c.api.put("/api/v1/nodes", "w1",
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: labels, Annotations: annotations}})
 		time.Sleep(time.Second)
 	}
 	peer := func(name string, change func(*v1beta1.BGPPeerSpec)) {
@@ -185,7 +188,10 @@ func testAwaitedSessions(t *testing.T) {
 	} {
 		sessions = append(sessions, v1beta1.SessionState{Peer: name, State: state})
 	}
-	c.api.put(statesPath, "w1", &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Status: v1beta1.SpeakerStateStatus{Sessions: sessions}})
+	c.api.put(statesPath, "w1",
+		&v1beta1.SpeakerState{
+			ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Status: v1beta1.SpeakerStateStatus{Sessions: sessions},
+		})
 	peer("r1", func(s *v1beta1.BGPPeerSpec) { s.PasswordSecret = &v1beta1.SecretReference{Name: "away"} })
 	peer("r2", func(s *v1beta1.BGPPeerSpec) {
 		s.NodeSelectors = []metav1.LabelSelector{{MatchLabels: map[string]string{"rack": "a"}}}

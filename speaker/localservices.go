@@ -17,8 +17,9 @@ func (w *syncer) unserved(in inputs) map[lb.Key]bool {
 	return w.endpoints.Set(w.healthPorts(in))
 }
 
-// healthPorts returns the ports where kube-proxy reports which endpoints of a Service it serves on this node. An address
-// with a head start is served before kube-proxy serves it, unless kube-proxy already drops the Service's packets.
+// healthPorts returns the ports where kube-proxy reports which endpoints of a Service it serves on this node. An
+// address with a head start is served before kube-proxy serves it, unless kube-proxy already drops the Service's
+// packets.
 func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	w.localServices.update(in.state.Services, w.node)
 	own := in.state.Nodes[w.node].Own(in.state.Here.Addresses)

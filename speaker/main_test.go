@@ -68,7 +68,8 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		conntrack: kubeproxy.NewSweeper(log),
 	}
 	w.layer2 = layer2.New(layer2.Config{
-		Log: log, Links: links, Gateways: func(int) []lb.Neighbour { return nil }, Changed: func() { w.report.Kick() }, Refused: func() {},
+		Log: log, Links: links, Gateways: func(int) []lb.Neighbour { return nil }, Changed: func() { w.report.Kick() },
+		Refused: func() {},
 	})
 	w.peering = peering.New(peering.Config{Log: log, BGP: w.bgp, Links: links, Changed: func() {}})
 	w.witness = newWitness(w)
@@ -81,7 +82,8 @@ func (w *syncer) atCluster(t testing.TB, api *rest.Config) {
 	clients, err := k8s.ClientsFor(api, w.node)
 	must(t, err)
 	w.cluster = k8s.New(clients, k8s.Config{
-		Log: w.log, Component: w.node, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true, Kick: func() { w.loop.Kick() },
+		Log: w.log, Component: w.node, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true,
+		Kick: func() { w.loop.Kick() },
 	})
 	w.liveness = liveness.New(liveness.Config{
 		Log: w.log, Node: lb.Object{Kind: config.KindNode, Name: w.node}, MembersPort: 7947, Cluster: votes{w.cluster},
@@ -90,7 +92,8 @@ func (w *syncer) atCluster(t testing.TB, api *rest.Config) {
 	})
 	w.prober = daemon.NewLoop(daemon.LoopConfig{Log: w.log, Sync: w.liveness.Probe})
 	w.report = report.New(report.Config{
-		Log: w.log, Node: w.node, Cluster: w.cluster, Layer2: w.layer2, Liveness: w.liveness, Links: noLinks, Sessions: w.bgp.Sessions,
+		Log: w.log, Node: w.node, Cluster: w.cluster, Layer2: w.layer2, Liveness: w.liveness, Links: noLinks,
+		Sessions: w.bgp.Sessions,
 		Speakers: w.membership.speakers, ProxyFaults: w.proxies.Faults,
 		KeysVersion: w.membership.keysVersion,
 	})
@@ -116,8 +119,9 @@ func TestFlags(t *testing.T) {
 		"--announce-rate=100000":         "",
 		"--announce-rate=99":             "--announce-rate 99 is not between 100 and 100000",
 		"--pod-link=wep --exclude-link=mgmt --exclude-link=wg": "",
-		"--exclude-link=enp0s31f6-vlan17":                      "invalid value \"enp0s31f6-vlan17\" for flag -exclude-link: not the beginning of a link's name",
-		"--announce-rate=100001":                               "--announce-rate 100001 is not between",
+		"--exclude-link=enp0s31f6-vlan17": "invalid value \"enp0s31f6-vlan17\" for flag " +
+			"-exclude-link: not the beginning of a link's name",
+		"--announce-rate=100001": "--announce-rate 100001 is not between",
 	} {
 		var s settings
 		err := s.parse(append(strings.Fields(args), "--node-name=w1"))
@@ -127,8 +131,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestMetrics: all parts of the speaker count their repairs under one name, which a registry accepts only if they agree on everything
-// but the kind.
+// TestMetrics: all parts of the speaker count their repairs under one name, which a registry accepts only if they agree
+// on everything but the kind.
 func TestMetrics(t *testing.T) {
 	w := newTestSyncer(noLinks)
 	w.hang = &hang{}

@@ -176,7 +176,8 @@ func TestKeysFollowed(t *testing.T) {
 
 // TestAddressChanges: a speaker ends once the address that it is bound to is gone and its node has another one.
 //
-// Trap: a lease ends, or a network card is replaced, and the speaker goes on with sockets that the kernel sends nothing from.
+// Trap: a lease ends, or a network card is replaced, and the speaker goes on with sockets that the kernel sends nothing
+// from.
 func TestAddressChanges(t *testing.T) {
 	old, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.99")
 	type change struct {
@@ -193,9 +194,20 @@ func TestAddressChanges(t *testing.T) {
 		{"another one is there at once", []change{{time.Minute, []netip.Addr{other}, []netip.Addr{other}}}, 70 * time.Second},
 		{"the kubelet reports it late", []change{{time.Minute, []netip.Addr{other}, none},
 			{5 * time.Minute, []netip.Addr{other}, []netip.Addr{other}}}, 6 * time.Minute},
-		{"it goes and comes back", []change{{time.Minute, []netip.Addr{other}, []netip.Addr{other}}, {8 * time.Second, []netip.Addr{old, other}, []netip.Addr{other}},
-			{time.Minute, []netip.Addr{other}, []netip.Addr{other}}, {8 * time.Second, []netip.Addr{old}, []netip.Addr{old}}}, 0},
-		{"the status lists another one first", []change{{time.Minute, []netip.Addr{old, other}, []netip.Addr{other, old}}}, 0},
+		{
+			"it goes and comes back",
+			[]change{
+				{time.Minute, []netip.Addr{other}, []netip.Addr{other}},
+				{8 * time.Second, []netip.Addr{old, other}, []netip.Addr{other}},
+				{time.Minute, []netip.Addr{other}, []netip.Addr{other}},
+				{8 * time.Second, []netip.Addr{old}, []netip.Addr{old}},
+			},
+			0,
+		},
+		{
+			"the status lists another one first",
+			[]change{{time.Minute, []netip.Addr{old, other}, []netip.Addr{other, old}}}, 0,
+		},
 		{"the node has no address", []change{{time.Minute, none, none}}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

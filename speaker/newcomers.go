@@ -16,8 +16,8 @@ const (
 	maxNewcomers = 256
 )
 
-// newcomers are the addresses that Services got a short while ago, or that proxies served until then. kube-proxy may not
-// serve them yet.
+// newcomers are the addresses that Services got a short while ago, or that proxies served until then. kube-proxy may
+// not serve them yet.
 type newcomers struct {
 	// services are the Services of the last update; nil before the first.
 	services []*lb.Service

@@ -104,7 +104,8 @@ var (
 	)
 	inForceDesc = prometheus.NewDesc(
 		"holdfast_table_in_force",
-		"1 while the kernel table of this kind (filter, headstart or proxy) is as the last plan asks; 0 too if it is switched off.",
+		"1 while the kernel table of this kind (filter, headstart or proxy) is as the last plan asks; "+
+			"0 too if it is switched off.",
 		[]string{"kind"},
 		nil,
 	)
@@ -192,7 +193,8 @@ func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
 		}
 	}
 	for _, reason := range nodeReasons {
-		ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(count[reason]), config.KindNode, string(reason))
+		ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(count[reason]),
+			config.KindNode, string(reason))
 	}
 }
 

@@ -29,7 +29,8 @@ type outgoing struct {
 }
 
 // newOutgoing returns an outgoing. It kicks when pods lose or get the right to send.
-func newOutgoing(log *slog.Logger, s settings, lacks *kernel.Monitor, links func() []lb.Interface, kick func()) *outgoing {
+func newOutgoing(log *slog.Logger, s settings, lacks *kernel.Monitor, links func() []lb.Interface,
+	kick func()) *outgoing {
 	return &outgoing{
 		Translator: egress.New(egress.Config{Log: log, Links: links, Changed: kick}),
 		off:        egressOff(s),

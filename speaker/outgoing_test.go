@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestClosings: what the plan closes, what the kernel lacks, and ports that are used up are reported by Service, with the
-// first reason. That a Service has no address of a family is no fault of the node.
+// TestClosings: what the plan closes, what the kernel lacks, and ports that are used up are reported by Service, with
+// the first reason. That a Service has no address of a family is no fault of the node.
 func TestClosings(t *testing.T) {
 	api, web := lb.Key{Namespace: "ns", Name: "api"}, lb.Key{Namespace: "ns", Name: "web"}
 	v4, other := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("192.0.2.8")
@@ -32,9 +32,12 @@ func TestClosings(t *testing.T) {
 		exhausted []netip.Addr
 		want      []lb.EgressClosing
 	}{
-		"by the plan":   {nil, nil, []lb.EgressClosing{{Service: web, Addresses: 1, Why: "no slice"}}},
-		"by a fault":    {faults, nil, []lb.EgressClosing{{Service: web, Addresses: 2, Why: "no slice"}}},
-		"without ports": {nil, []netip.Addr{other}, []lb.EgressClosing{{Service: api, Addresses: 1, Why: usedUp}, {Service: web, Addresses: 1, Why: "no slice"}}},
+		"by the plan": {nil, nil, []lb.EgressClosing{{Service: web, Addresses: 1, Why: "no slice"}}},
+		"by a fault":  {faults, nil, []lb.EgressClosing{{Service: web, Addresses: 2, Why: "no slice"}}},
+		"without ports": {nil, []netip.Addr{other}, []lb.EgressClosing{
+			{Service: api, Addresses: 1, Why: usedUp},
+			{Service: web, Addresses: 1, Why: "no slice"},
+		}},
 	} {
 		if diff := cmp.Diff(tt.want, closings(sources, tt.faults, tt.exhausted)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

@@ -69,7 +69,11 @@ func TestLeavesToOwner(t *testing.T) {
 	}
 	to[addressNumber(0)] = "c"
 	asked := map[string][]netip.Addr{}
-	o := &owners{layer2: from, plan: func() plan.Plan { return plan.Plan{Owners: lb.MapOf(to)} }, age: func() time.Duration { return 0 }}
+	o := &owners{
+		layer2: from,
+		plan:   func() plan.Plan { return plan.Plan{Owners: lb.MapOf(to)} },
+		age:    func() time.Duration { return 0 },
+	}
 	o.peers = fakePeers{onAsk: func(member string, addrs []netip.Addr, leaves bool) {
 		if len(addrs) > maxAsked || !leaves {
 			t.Errorf("%s is asked about %d addresses, leaves: %v", member, len(addrs), leaves)
@@ -90,12 +94,14 @@ func TestLeavesToOwner(t *testing.T) {
 	}
 	b := asked["b"]
 	slices.SortFunc(b, netip.Addr.Compare)
-	if all := slices.Compact(b); len(all) != count-1 || len(from.handing) != count-1 || slices.Contains(from.handing, addressNumber(count-1)) {
+	all := slices.Compact(b)
+	if len(all) != count-1 || len(from.handing) != count-1 || slices.Contains(from.handing, addressNumber(count-1)) {
 		t.Errorf("of %d addresses b was asked about %d, and %d are still handed over", count, len(all), len(from.handing))
 	}
 }
 
-// TestOfferedToAll has a plan loop hang: the node learns from the membership too which node took over an offered address.
+// TestOfferedToAll has a plan loop hang: the node learns from the membership too which node took over an offered
+// address.
 func TestOfferedToAll(t *testing.T) {
 	a, b := addressNumber(1), addressNumber(2)
 	from := &fakeResponder{offered: []netip.Addr{a, b}}
@@ -103,7 +109,10 @@ func TestOfferedToAll(t *testing.T) {
 		Announcements: lb.MapOf(map[netip.Addr]*lb.Announcement{a: {Address: a}, b: {Address: b}}),
 		Owners:        lb.MapOf(map[netip.Addr]string{a: "w1", b: "w1"}),
 	}
-	o := &owners{node: "w1", layer2: from, plan: func() plan.Plan { return announced }, age: func() time.Duration { return 0 }, kick: func() {}}
+	o := &owners{
+		node: "w1", layer2: from, plan: func() plan.Plan { return announced }, age: func() time.Duration { return 0 },
+		kick: func() {},
+	}
 	all := func() map[string]lb.Member {
 		return map[string]lb.Member{"w1": {API: lb.APIHeard}, "w2": {API: lb.APIHeard}, "w3": {API: lb.APIHeard}}
 	}
@@ -139,7 +148,8 @@ type simNode struct {
 	*owners
 	fakeResponder
 	older bool
-	// spec is what it read last, and lost since when it does not hear the API server, zero if it does; hangs: that one hangs.
+	// spec is what it read last, and lost since when it does not hear the API server, zero if it does; hangs: that one
+	// hangs.
 	spec  lb.State
 	lost  time.Time
 	hangs bool
@@ -158,21 +168,26 @@ func specOf(names ...string) lb.State {
 	}
 	for i := range simAddresses {
 		s.Services = append(s.Services, &lb.Service{
-			Key: lb.Key{Namespace: "default", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{addressNumber(i)}, Backends: servedOn("w1"),
+			Key: lb.Key{Namespace: "default", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{addressNumber(i)},
+			Backends: servedOn("w1"),
 		})
 	}
 	return s
 }
 
 func newSim(t *testing.T, names ...string) *sim {
-	s := &sim{t: t, start: time.Now(), nodes: map[string]*simNode{}, owner: map[netip.Addr]string{}, moves: map[netip.Addr]int{},
-		double: map[netip.Addr]time.Duration{}, spec: specOf(names...)}
+	s := &sim{
+		t: t, start: time.Now(), nodes: map[string]*simNode{}, owner: map[netip.Addr]string{},
+		moves: map[netip.Addr]int{}, double: map[netip.Addr]time.Duration{}, spec: specOf(names...),
+	}
 	for _, name := range names {
 		n := &simNode{stale: true}
 		n.owners = &owners{
 			node: name, log: slog.New(slog.DiscardHandler), layer2: &n.fakeResponder, newer: map[netip.Addr]newerOwner{},
-			peers: fakePeers{func(member string, addrs []netip.Addr, leaves bool) { s.ask(name, member, addrs, leaves) }, s.metadata},
-			plan:  func() plan.Plan { return n.last }, age: n.heard, kick: func() { n.stale = true },
+			peers: fakePeers{
+				func(member string, addrs []netip.Addr, leaves bool) { s.ask(name, member, addrs, leaves) }, s.metadata,
+			},
+			plan: func() plan.Plan { return n.last }, age: n.heard, kick: func() { n.stale = true },
 		}
 		s.nodes[name] = n
 	}
@@ -183,7 +198,8 @@ func newSim(t *testing.T, names ...string) *sim {
 	return s
 }
 
-// heard returns how long ago the node heard the API server. While that hangs, its kernel acknowledges until client-go asks.
+// heard returns how long ago the node heard the API server. While that hangs, its kernel acknowledges until client-go
+// asks.
 func (n *simNode) heard() time.Duration {
 	away := time.Since(n.lost)
 	if n.lost.IsZero() || n.hangs && away < 35*time.Second {
@@ -317,8 +333,8 @@ func (s *sim) ownedBy(name string) (out int) {
 	return out
 }
 
-// do carries out steps, which semicolons separate: times pass; nodes lose and find the API server, are excluded, admitted or drained;
-// an older speaker says nothing of it.
+// do carries out steps, which semicolons separate: times pass; nodes lose and find the API server, are excluded,
+// admitted or drained; an older speaker says nothing of it.
 func (s *sim) do(steps string) {
 	s.t.Helper()
 	for step := range strings.SplitSeq(steps, ";") {
@@ -348,8 +364,8 @@ func (s *sim) do(steps string) {
 	}
 }
 
-// TestAwayFromAPI runs histories of speakers that hear each other, while some of them do not hear the API server. No speaker
-// stops to answer before another one answers.
+// TestAwayFromAPI runs histories of speakers that hear each other, while some of them do not hear the API server. No
+// speaker stops to answer before another one answers.
 //
 // Trap: a node that was excluded does not know, and stays a second owner for good.
 func TestAwayFromAPI(t *testing.T) {
@@ -376,12 +392,19 @@ func TestAwayFromAPI(t *testing.T) {
 		{"2 of 4", 4, "lose w1 w2; 10m", 1, time.Second, true},
 		{"3 of 4", 4, "lose w1 w2 w3; 10m", 0, 0, false},
 		{"3 of 4, and one of them is excluded", 4, "lose w1 w2 w3; exclude w1; 10m", 1, 9 * time.Second, false},
-		{"all at once, back within half a minute", 4, "lose w1 w2 w3 w4; 10m; find w1; 8s; find w2; 8s; find w3; 8s; find w4; 10m", 0, 0, false},
-		{"all, within 60 s of each other", 4, "lose w1; 20s; lose w2; 20s; lose w3; 20s; lose w4; 10m", 2, 2 * time.Second, false},
+		{
+			"all at once, back within half a minute",
+			4, "lose w1 w2 w3 w4; 10m; find w1; 8s; find w2; 8s; find w3; 8s; find w4; 10m", 0, 0, false,
+		},
+		{
+			"all, within 60 s of each other",
+			4, "lose w1; 20s; lose w2; 20s; lose w3; 20s; lose w4; 10m", 2, 2 * time.Second, false,
+		},
 		{"on and off every 15 s", 3, strings.Repeat("lose w1; 15s; find w1; 15s;", 20) + "0s", 0, 0, false},
 		{"on and off every minute", 3, strings.Repeat("lose w1; 1m; find w1; 1m;", 30) + "0s", 1, 3 * time.Second, true},
 		{"an older speaker owns", 3, "older w1; lose w1; 10m", 0, 0, false},
-		{"excluded, and one of the others is older", 3, "older w2; lose w1; exclude w1; 1m", 1, time.Minute, false}, // for what the older one owns
+		// for what the older one owns
+		{"excluded, and one of the others is older", 3, "older w2; lose w1; exclude w1; 1m", 1, time.Minute, false},
 		{"older speakers are half of the others", 3, "older w3; lose w1; 10m", 0, 0, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -394,7 +417,8 @@ func TestAwayFromAPI(t *testing.T) {
 				moves, double := s.worst()
 				t.Logf("%d moves at most, two owners for %v at most", moves, double)
 				if moves > tt.moves || double > tt.double {
-					t.Errorf("an address moved %d times and had two owners for %v; want %d and %v at most", moves, double, tt.moves, tt.double)
+					t.Errorf("an address moved %d times and had two owners for %v; want %d and %v at most", moves,
+						double, tt.moves, tt.double)
 				}
 				if left := s.ownedBy("w1") == 0; left != tt.left {
 					t.Errorf("w1 owns %d in the end", s.ownedBy("w1"))

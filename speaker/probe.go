@@ -41,8 +41,8 @@ type knock struct {
 }
 
 // probes serves POST /debug/probe?service=NAMESPACE/NAME. The answer says which machines answer for the Service's
-// addresses on this node's links, and what its TCP ports answer there. Every user with the right to forward ports to the
-// pod may ask. So it asks only about frontends of this node's plan, and about one Service a second.
+// addresses on this node's links, and what its TCP ports answer there. Every user with the right to forward ports to
+// the pod may ask. So it asks only about frontends of this node's plan, and about one Service a second.
 func (w *syncer) probes() http.HandlerFunc {
 	turns := rate.NewLimiter(rate.Every(probeInterval), 1)
 	return func(out http.ResponseWriter, r *http.Request) {
@@ -128,7 +128,8 @@ func (w *syncer) ownersRemedy(address netip.Addr, macs map[lb.MAC]bool) string {
 			w.node,
 		)
 	}
-	return "ask again after some seconds: while an address moves two nodes answer for a moment; then look at the logs of both speakers"
+	return "ask again after some seconds: while an address moves two nodes answer for a moment; " +
+		"then look at the logs of both speakers"
 }
 
 // portRemedy returns what to do about a port that is not open at a machine.
@@ -136,19 +137,21 @@ func portRemedy(k knock, answer layer2.Answer, machine string) string {
 	port := fmt.Sprintf("%s port %d", k.Protocol, k.Port)
 	switch answer {
 	case layer2.Refused:
-		return "let a process in the pods listen on the target port of " + port + ": connections reach " + machine + " and are refused"
+		return "let a process in the pods listen on the target port of " + port + ": connections reach " + machine +
+			" and are refused"
 	case layer2.Rejected:
-		return "find what rejects " + port + " at " + machine + ": chains of other programs in `nft list ruleset` and `iptables-save` there, " +
-			"or kube-proxy, if no pod is ready"
+		return "find what rejects " + port + " at " + machine + ": chains of other programs in `nft list ruleset` " +
+			"and `iptables-save` there, or kube-proxy, if no pod is ready"
 	case layer2.Silent:
-		return "find what drops " + port + ": a NetworkPolicy of the pods, chains of other programs at " + machine + " (`nft list ruleset` there), " +
+		return "find what drops " + port + ": a NetworkPolicy of the pods, chains of other programs at " + machine +
+			" (`nft list ruleset` there), " +
 			"or a firewall between nodes and pods"
 	}
 	return "look at the log of this speaker, which could not ask for " + port
 }
 
-// askPorts asks ports, and adds their answers. Ports that are not open come first in the text. Source ranges may exclude
-// this node, which is no problem.
+// askPorts asks ports, and adds their answers. Ports that are not open come first in the text. Source ranges may
+// exclude this node, which is no problem.
 func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	var group sync.WaitGroup
 	step.Details = make([]string, min(len(knocks), maxKnocks))

@@ -78,7 +78,8 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// TestAskPorts: a silent port is a fault unless source ranges may be the cause, only TCP is asked, and not too many ports are.
+// TestAskPorts: a silent port is a fault unless source ranges may be the cause, only TCP is asked, and not too many
+// ports are.
 func TestAskPorts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		mac := lb.MAC{}
@@ -99,15 +100,25 @@ func TestAskPorts(t *testing.T) {
 			do      string
 		}{
 			{open, "ok", "TCP port 81 of 192.0.2.2 is open", ""},
-			{closed, "problem", "TCP port 9 of 192.0.2.2 refuses connections", "let a process in the pods listen on the target port of TCP port 9"},
+			{
+				closed, "problem", "TCP port 9 of 192.0.2.2 refuses connections",
+				"let a process in the pods listen on the target port of TCP port 9",
+			},
 			{gone, "problem", "TCP port 10 of 192.0.2.2 does not answer: a filter drops it, or nothing is there",
 				"find what drops TCP port 10: a NetworkPolicy of the pods, chains of other programs"},
-			{ranged, "ok", "TCP port 10 of 192.0.2.2 does not answer: a filter drops it, or nothing is there; its source ranges may leave this node out", ""},
+			{
+				ranged, "ok",
+				"TCP port 10 of 192.0.2.2 does not answer: a filter drops it, or nothing is there; " +
+					"its source ranges may leave this node out",
+				"",
+			},
 		} {
 			step = probed{Verdict: "ok", Text: "for 192.0.2.2 answers"}
 			w.askPorts(t.Context(), &step, []knock{tt.ask})
 			isFirst := strings.HasPrefix(step.Text, tt.text+"; for") == (tt.verdict == "problem")
-			if step.Verdict != tt.verdict || step.Details[0] != tt.text || !strings.HasPrefix(step.Do, tt.do) || (step.Do == "") != (tt.do == "") || !isFirst {
+			differs := step.Verdict != tt.verdict || step.Details[0] != tt.text || !strings.HasPrefix(step.Do, tt.do) ||
+				(step.Do == "") != (tt.do == "") || !isFirst
+			if differs {
 				t.Errorf("%+v", step)
 			}
 		}
@@ -120,7 +131,10 @@ func TestAskPorts(t *testing.T) {
 
 // TestNamed: one node with two links is one owner; two nodes, and a machine that is no speaker's, are a fault.
 func TestNamed(t *testing.T) {
-	a, b, c, foreign := lb.MAC{2, 1}, lb.MAC{2, 2}, lb.MAC{2, 3}, lb.MAC{2, 4}
+	a := lb.MAC{2, 1}
+	b := lb.MAC{2, 2}
+	c := lb.MAC{2, 3}
+	foreign := lb.MAC{2, 4}
 	nodes := map[lb.MAC]string{a: "node w1", b: "node w1", c: "node w2"}
 	for _, tt := range []struct {
 		macs []lb.MAC
@@ -144,16 +158,20 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestProbeRefuses: what this node does not serve is not asked about, whoever asks; and no two questions come within a second.
+// TestProbeRefuses: what this node does not serve is not asked about, whoever asks; and no two questions come within a
+// second.
 func TestProbeRefuses(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := probing(t, new(lb.MAC), "192.0.2.2", "198.51.100.1")
-		for _, service := range []string{"", "/", "default", "default/other", "web", "192.0.2.2", "%00", "default%2Fweb%2F.."} {
+		for _, service := range []string{
+			"", "/", "default", "default/other", "web", "192.0.2.2", "%00", "default%2Fweb%2F..",
+		} {
 			if code, body := w.post(service); code != http.StatusNotFound {
 				t.Errorf("%q: %d %s", service, code, body)
 			}
 		}
-		if code, body := w.post("default/web"); code != http.StatusOK || strings.Contains(body, "198.51.100.1") { // of no subnet here
+		// of no subnet here
+		if code, body := w.post("default/web"); code != http.StatusOK || strings.Contains(body, "198.51.100.1") {
 			t.Errorf("%d %s", code, body)
 		}
 		page, start := w.probes(), time.Now()
@@ -175,22 +193,27 @@ func TestProbeRefuses(t *testing.T) {
 // comesBack is a state in which a proxied Service's address, which w2 had, is w1's.
 func comesBack(address netip.Addr) lb.State {
 	web := &lb.Service{
-		Key: lb.Key{Namespace: "default", Name: "web"}, Addresses: []netip.Addr{address}, Ports: []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
+		Key: lb.Key{Namespace: "default", Name: "web"}, Addresses: []netip.Addr{address},
+		Ports:   []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
 		Proxied: true, Proxy: &lb.Proxy{}, Local: true, Backends: servedOn("w1"),
 	}
 	return lb.State{
-		Now:      time.Now(),
-		Nodes:    map[string]lb.Node{"w1": {Name: "w1"}, "w2": {Name: "w2", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}},
+		Now: time.Now(),
+		Nodes: map[string]lb.Node{
+			"w1": {Name: "w1"}, "w2": {Name: "w2", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}},
+		},
 		Members:  map[string]bool{"w1": true, "w2": true},
 		Services: []*lb.Service{web}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
-		Pools:     []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: address, To: address}}}},
-		ProxyPods: []lb.ProxyPod{{Name: "proxy", Node: "w1", Ready: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}},
-		Here:      lb.Here{Previous: &lb.Previous{Owners: lb.MapOf(map[netip.Addr]string{address: "w2"})}},
+		Pools: []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: address, To: address}}}},
+		ProxyPods: []lb.ProxyPod{{
+			Name: "proxy", Node: "w1", Ready: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.2")},
+		}},
+		Here: lb.Here{Previous: &lb.Previous{Owners: lb.MapOf(map[netip.Addr]string{address: "w2"})}},
 	}
 }
 
-// TestComesBack: when an address comes back, the way to this node's proxy is there before the filter lets clients in, and
-// conntrack forgets the ended connections from when the address was here before.
+// TestComesBack: when an address comes back, the way to this node's proxy is there before the filter lets clients in,
+// and conntrack forgets the ended connections from when the address was here before.
 func TestComesBack(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, address := nstest.Self(t), netip.MustParseAddr(relayedAddress)
@@ -222,7 +245,9 @@ func endedConnection(t *testing.T, self *nstest.NS, address netip.Addr) {
 	self.SetUp("lo")
 	self.Sysctl("netfilter/nf_conntrack_tcp_timeout_close", "120")
 	self.AddAddress("eth0", "192.0.2.1/24")
-	self.Output("nft", "add table ip t; add chain ip t c { type nat hook output priority -100; }; add rule ip t c ip daddr "+address.String()+" dnat to 192.0.2.1")
+	self.Output("nft",
+		"add table ip t; add chain ip t c { type nat hook output priority -100; }; add rule ip t c ip daddr "+
+			address.String()+" dnat to 192.0.2.1")
 	listener, err := net.Listen("tcp", "192.0.2.1:80")
 	must(t, err)
 	defer listener.Close()
@@ -239,7 +264,9 @@ func ended(t *testing.T, address netip.Addr) (n int) {
 	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 	must(t, err)
 	for _, f := range flows {
-		if tcp, ok := f.ProtoInfo.(*netlink.ProtoInfoTCP); ok && tcp.State >= nl.TCP_CONNTRACK_TIME_WAIT && f.Forward.DstIP.String() == address.String() {
+		tcp, ok := f.ProtoInfo.(*netlink.ProtoInfoTCP)
+		closed := ok && tcp.State >= nl.TCP_CONNTRACK_TIME_WAIT && f.Forward.DstIP.String() == address.String()
+		if closed {
 			n++
 		}
 	}

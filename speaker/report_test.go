@@ -24,7 +24,11 @@ func announcingPlan() (plan.Plan, []lb.AddressState, []lb.Session) {
 	var p plan.Plan
 	p.Verdicts = p.Verdicts.Put(lb.Key{Namespace: "ns", Name: "other"}, &plan.Verdict{L2: elsewhere, BGP: elsewhere})
 	p.Verdicts = p.Verdicts.Put(lb.Key{Namespace: "ns", Name: "web"}, &plan.Verdict{L2: here, BGP: here})
-	for _, f := range []struct{ service, address string }{{"web", "192.0.2.1"}, {"other", "192.0.2.2"}, {"web", "2001:db8::1"}} {
+	for _, f := range []struct{ service, address string }{
+		{"web", "192.0.2.1"},
+		{"other", "192.0.2.2"},
+		{"web", "2001:db8::1"},
+	} {
 		p.Advertised = p.Advertised.Put(netip.MustParseAddr(f.address), time.Time{})
 		for _, port := range []uint16{80, 443} {
 			all = append(all, lb.Frontend{
@@ -34,7 +38,8 @@ func announcingPlan() (plan.Plan, []lb.AddressState, []lb.Session) {
 	}
 	p.Filter.Frontends = frontends(all...)
 	states := []lb.AddressState{
-		{Address: netip.MustParseAddr("192.0.2.1"), Answered: true}, {Address: netip.MustParseAddr("192.0.2.2"), Answered: true},
+		{Address: netip.MustParseAddr("192.0.2.1"), Answered: true},
+		{Address: netip.MustParseAddr("192.0.2.2"), Answered: true},
 		{Address: netip.MustParseAddr("2001:db8::1"), Answered: true},
 	}
 	return p, states, []lb.Session{{Peer: "r1", State: lb.Established, Families: []lb.Family{lb.IPv4, lb.IPv6}}}
@@ -48,16 +53,33 @@ func TestAnnouncedHere(t *testing.T) {
 		change func(*plan.Plan, []lb.AddressState, []lb.Session)
 		want   []string
 	}{
-		"all is well":                 {func(*plan.Plan, []lb.AddressState, []lb.Session) {}, []string{l4, l6, b4, b6}},
-		"another machine has one":     {func(_ *plan.Plan, a []lb.AddressState, _ []lb.Session) { a[2].Answered = false }, []string{l4, b4, b6}},
-		"another node's address":      {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts.Of(web).L2.Here = lb.NotOwner }, []string{b4, b6}},
-		"no session":                  {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].State = "active" }, []string{l4, l6}},
-		"a session of one family":     {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Families = []lb.Family{lb.IPv6} }, []string{l4, l6, b6}},
-		"a session with another peer": {func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Peer = "r2" }, []string{l4, l6}},
+		"all is well": {func(*plan.Plan, []lb.AddressState, []lb.Session) {}, []string{l4, l6, b4, b6}},
+		"another machine has one": {
+			func(_ *plan.Plan, a []lb.AddressState, _ []lb.Session) { a[2].Answered = false }, []string{l4, b4, b6},
+		},
+		"another node's address": {
+			func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts.Of(web).L2.Here = lb.NotOwner },
+			[]string{b4, b6},
+		},
+		"no session": {
+			func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].State = "active" }, []string{l4, l6},
+		},
+		"a session of one family": {
+			func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Families = []lb.Family{lb.IPv6} },
+			[]string{l4, l6, b6},
+		},
+		"a session with another peer": {
+			func(_ *plan.Plan, _ []lb.AddressState, s []lb.Session) { s[0].Peer = "r2" }, []string{l4, l6},
+		},
 		"a route is withheld": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) {
 			p.Advertised = p.Advertised.Without(netip.MustParseAddr("192.0.2.1"))
 		}, []string{l4, l6, b6}},
-		"no BGP": {func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts.Of(web).BGP.Here = lb.NoPeer }, []string{l4, l6}},
+		"no BGP": {
+			func(p *plan.Plan, _ []lb.AddressState, _ []lb.Session) { p.Verdicts.Of(web).BGP.Here = lb.NoPeer },
+			[]string{
+				l4, l6,
+			},
+		},
 	} {
 		p, states, sessions := announcingPlan()
 		tt.change(&p, states, sessions)
@@ -98,9 +120,10 @@ func TestTablesInForce(t *testing.T) {
 		w.hang = &hang{}
 		expect := func(when, filter, headstart, proxy string) {
 			t.Helper()
-			want := "# HELP holdfast_table_in_force 1 while the kernel table of this kind (filter, headstart or proxy) is as the last plan asks; " +
-				"0 too if it is switched off.\n# TYPE holdfast_table_in_force gauge\n" +
-				"holdfast_table_in_force{kind=\"filter\"} " + filter + "\nholdfast_table_in_force{kind=\"headstart\"} " + headstart +
+			want := "# HELP holdfast_table_in_force 1 while the kernel table of this kind (filter, headstart or " +
+				"proxy) is as the last plan asks; 0 too if it is switched off.\n# TYPE holdfast_table_in_force gauge\n" +
+				"holdfast_table_in_force{kind=\"filter\"} " + filter +
+				"\nholdfast_table_in_force{kind=\"headstart\"} " + headstart +
 				"\nholdfast_table_in_force{kind=\"proxy\"} " + proxy + "\n"
 			if err := testutil.CollectAndCompare(w, strings.NewReader(want), "holdfast_table_in_force"); err != nil {
 				t.Errorf("%s: %v", when, err)

@@ -88,13 +88,14 @@ func (s *settings) define(f *flag.FlagSet) {
 	f.UintVar(&s.membersPort, "members-port", 7947, "TCP and UDP `port` of the speakers' membership")
 	f.Func(
 		"pod-link",
-		"`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network plugins use; may be repeated",
+		"`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network "+
+			"plugins use; may be repeated",
 		func(text string) error { return addPrefix(&s.podLinks, text) },
 	)
 	f.Func(
 		"exclude-link",
-		"`prefix` of the names of links that announce nothing unless an L2Advertisement names them, beside docker, veth, cni and others; may "+
-			"be repeated",
+		"`prefix` of the names of links that announce nothing unless an L2Advertisement names them, beside docker, "+
+			"veth, cni and others; may be repeated",
 		func(text string) error { return addPrefix(&s.excludedLinks, text) },
 	)
 	f.BoolVar(
@@ -105,7 +106,8 @@ func (s *settings) define(f *flag.FlagSet) {
 	)
 	f.Func(
 		"egress-exception",
-		"`prefix` of destinations that pods of Services with holdfast.dev/egress reach from the addresses of their nodes; may be repeated",
+		"`prefix` of destinations that pods of Services with holdfast.dev/egress reach from the addresses of their "+
+			"nodes; may be repeated",
 		func(text string) error {
 			p, err := netip.ParsePrefix(text)
 			s.egressExceptions = append(s.egressExceptions, p.Masked())

@@ -22,7 +22,8 @@ func TestMonitorThread(t *testing.T) {
 	often := func(thread int) int { return after[thread] - before[thread] }
 	for _, thread := range threads() {
 		if thread != monitor && often(thread) >= often(monitor) {
-			t.Errorf("thread %d waited %d times, %d, which should be the monitor, %d times", thread, often(thread), monitor, often(monitor))
+			t.Errorf("thread %d waited %d times, %d, which should be the monitor, %d times", thread, often(thread),
+				monitor, often(monitor))
 		}
 	}
 }
@@ -31,7 +32,8 @@ func TestMonitorThread(t *testing.T) {
 func TestSlacken(t *testing.T) {
 	t.Cleanup(func() {
 		for _, thread := range threads() {
-			_ = os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", thread), []byte("50000"), 0) // the kernel's default: other tests' timers
+			// the kernel's default: other tests' timers
+			_ = os.WriteFile(fmt.Sprintf("/proc/%d/timerslack_ns", thread), []byte("50000"), 0)
 		}
 	})
 	_, err := slacken(t.Context())

@@ -46,8 +46,8 @@ func TestGoodbye(t *testing.T) {
 	}
 }
 
-// TestHandOverBGP: the order of a stop. A node that goes down withdraws the routes that it leaves, and then says goodbye. A
-// speaker that stops alone, or breaks, says nothing, so that routers keep its routes.
+// TestHandOverBGP: the order of a stop. A node that goes down withdraws the routes that it leaves, and then says
+// goodbye. A speaker that stops alone, or breaks, says nothing, so that routers keep its routes.
 func TestHandOverBGP(t *testing.T) {
 	for _, tt := range []struct {
 		name, goodbye string
@@ -87,7 +87,9 @@ func TestHandOverBGP(t *testing.T) {
 				t.Error("it says that it has a session")
 			}
 			nstest.Until(t, 20*time.Second, "the node says that it has a session for one family", func() bool {
-				return w.self(inputs{sessions: w.bgp.Sessions()}).Unfit&sessionless == sessionless&^lb.SessionlessOf(lb.FamilyOf(r.address.Addr()))
+				return w.self(inputs{
+					sessions: w.bgp.Sessions(),
+				}).Unfit&sessionless == sessionless&^lb.SessionlessOf(lb.FamilyOf(r.address.Addr()))
 			})
 			order := make(chan struct{})
 			close(order)
@@ -152,7 +154,8 @@ func bgpMessage(kind byte, body []byte) []byte {
 
 // serveBGP answers an OPEN and each KEEPALIVE until the session ends.
 func serveBGP(conn net.Conn) string {
-	// AS 65001, 90 s, 192.0.2.2; optional parameters: the capabilities IPv4 unicast and graceful restart (RFC 4724 section 3).
+	// AS 65001, 90 s, 192.0.2.2; optional parameters: the capabilities IPv4 unicast and graceful restart (RFC 4724 section
+	// 3).
 	open := []byte{4, 0xfd, 0xe9, 0, 90, 192, 0, 2, 2, 16, 2, 14, 1, 4, 0, 1, 0, 1, 64, 6, 0, 120, 0, 1, 1, 0}
 	for {
 		header := make([]byte, 19)

@@ -281,7 +281,10 @@ func (w *syncer) run(in inputs, view detect.NodeSets, metadata map[string]lb.Mem
 func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State {
 	s := in.state
 	s.Now = time.Now()
-	s.Members, s.HeldDown, s.SpeakerDown, s.Left = live.Alive, live.HeldDown, live.SpeakerDown, live.Left
+	s.Members = live.Alive
+	s.HeldDown = live.HeldDown
+	s.SpeakerDown = live.SpeakerDown
+	s.Left = live.Left
 	s.Stopping = w.cluster.StoppingSpeakers()
 	w.memberFacts.apply(&s)
 	if in.stopping {
@@ -353,8 +356,8 @@ func (w *syncer) translate(state lb.State, macs map[lb.MAC]bool) error {
 	return w.outgoing.set(w.memory.Egress(), state, macs)
 }
 
-// starts returns where connections to new addresses go. Without the filter only kube-proxy enforces source ranges, so no
-// address gets a head start.
+// starts returns where connections to new addresses go. Without the filter only kube-proxy enforces source ranges, so
+// no address gets a head start.
 func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 	if !w.filter.inForce() {
 		fresh = nil

@@ -48,8 +48,8 @@ func earlierRun(t *testing.T, links func() []lb.Interface) {
 	stop()
 }
 
-// TestFilterOnlyRelayed: while the other speakers are not known, the limits on new connections do not apply to addresses that the
-// kernel still relays.
+// TestFilterOnlyRelayed: while the other speakers are not known, the limits on new connections do not apply to
+// addresses that the kernel still relays.
 func TestFilterOnlyRelayed(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self := nstest.Self(t)
@@ -77,7 +77,9 @@ func TestOff(t *testing.T) {
 		}
 		off, relays := newTestGuard(true), newRelays(slog.New(slog.DiscardHandler), settings{}, links, func() {})
 		for range 2 {
-			must(t, errors.Join(off.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, nil), relays.set(desiredRelay(time.Time{}))))
+			must(t,
+				errors.Join(off.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, nil),
+					relays.set(desiredRelay(time.Time{}))))
 			if got := tables(); got != "" || off.failed() || relays.lasting().Len() != 0 {
 				t.Errorf("filter and relays are off, and there is\n%s", got)
 			}
@@ -128,8 +130,8 @@ func readLinks(t *testing.T) []lb.Interface {
 	return m.Links()
 }
 
-// TestUnknownLinks has a Service that admits only the cluster's own traffic. It stays closed to packets from a link that
-// appeared while no speaker ran, unless the link has a name that only pods' links have.
+// TestUnknownLinks has a Service that admits only the cluster's own traffic. It stays closed to packets from a link
+// that appeared while no speaker ran, unless the link has a name that only pods' links have.
 func TestUnknownLinks(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
@@ -171,7 +173,9 @@ func TestUnknownLinks(t *testing.T) {
 				ClusterIP: netip.MustParseAddr(cluster)})
 		}
 		p.Filter.Frontends = frontends(all...)
-		us := lb.Node{Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:c::1")}}
+		us := lb.Node{Name: "w1", Addresses: []netip.Addr{
+			netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:c::1"),
+		}}
 		g := newTestGuard(false)
 		must(t, g.set(p, lb.SetOf[netip.Addr](), us, readLinks(t)))
 		defer func() { _ = g.table.Remove() }()
@@ -197,7 +201,8 @@ func TestUnknownLinks(t *testing.T) {
 	})
 }
 
-// reaches reports whether a host connects. An admitted host connects at once; the silence of a refused host has to last.
+// reaches reports whether a host connects. An admitted host connects at once; the silence of a refused host has to
+// last.
 func reaches(from *nstest.NS, vip netip.Addr) bool {
 	for _, wait := range []time.Duration{200 * time.Millisecond, 800 * time.Millisecond} {
 		var c net.Conn

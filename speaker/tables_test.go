@@ -161,14 +161,20 @@ func TestPossible(t *testing.T) {
 func TestSelf(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
-		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}))
 		defer proxy.Close()
 		kicked := make(chan struct{}, 1)
 		w := newTestSyncer(noLinks) // nothing is ever set
-		w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: proxy.Listener.Addr().String(), Kick: func() { kicked <- struct{}{} }})
+		w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: proxy.Listener.Addr().String(), Kick: func() {
+			kicked <- struct{}{}
+		}})
 		w.kernel = without(t, kernel.PacketFilter, kernel.RelaysIPv6)
 		w.podNetwork = podnetwork.New(podnetwork.Config{
-			Log: w.log, Remote: func() []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort("10.244.1.5:80")} }, Kick: func() { kicked <- struct{}{} },
+			Log:    w.log,
+			Remote: func() []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort("10.244.1.5:80")} },
+			Kick:   func() { kicked <- struct{}{} },
 		})
 		reasons := func(links ...lb.Interface) (out []lb.Reason) {
 			for _, p := range w.problems(links) {
@@ -188,7 +194,8 @@ func TestSelf(t *testing.T) {
 			t.Errorf("at first the metadata is %+v", got)
 		}
 		expect("at first", reasons(), lb.KubeProxyNotReady, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
-		nstest.Until(t, 10*time.Second, "the filter's grace to end", func() bool { return w.self(inputs{}).Unfit.Has(lb.Booting | lb.Unfiltered) })
+		nstest.Until(t, 10*time.Second, "the filter's grace to end",
+			func() bool { return w.self(inputs{}).Unfit.Has(lb.Booting | lb.Unfiltered) })
 		if got := w.problems(nil)[0].Message; !strings.HasSuffix(got, "see the log of its speaker") {
 			t.Error(got)
 		}
@@ -196,10 +203,11 @@ func TestSelf(t *testing.T) {
 		if got := w.problems(nil)[0].Message; !strings.Contains(got, "it needs") {
 			t.Error(got)
 		}
-		expect("out of force", reasons(lb.Interface{Name: "eth0", Programs: []string{"XDP"}}), lb.FilterNotInForce, lb.FilterNotEnforceable, lb.KubeProxyNotReady,
-			lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		expect("out of force", reasons(lb.Interface{Name: "eth0", Programs: []string{"XDP"}}), lb.FilterNotInForce,
+			lb.FilterNotEnforceable, lb.KubeProxyNotReady, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
 		w.filter = newTestGuard(true)
-		expect("turned off", reasons(lb.Interface{Name: "cilium_host"}), lb.KubeProxyNotReady, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		expect("turned off", reasons(lb.Interface{Name: "cilium_host"}), lb.KubeProxyNotReady, lb.KernelFeatureMissing,
+			lb.KernelFeatureMissing)
 		node.Output("nft", "add table ip kube-proxy; add table ip6 kube-proxy")
 		<-kicked
 		if got := w.self(inputs{}); got.Unfit != sessionless {
@@ -211,7 +219,8 @@ func TestSelf(t *testing.T) {
 		if got := w.self(inputs{}); got.Unfit != sessionless|lb.PodsUnreached {
 			t.Errorf("without an answer of a pod the metadata is %+v", got)
 		}
-		expect("without an answer of a pod", reasons(), lb.NetworkUnavailable, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
+		expect("without an answer of a pod", reasons(), lb.NetworkUnavailable, lb.KernelFeatureMissing,
+			lb.KernelFeatureMissing)
 		node.SetUp("lo")
 		node.AddAddress("lo", "10.244.1.5/32")
 		<-kicked
@@ -232,8 +241,8 @@ func TestSelf(t *testing.T) {
 	})
 }
 
-// TestOtherDataPath: one flag turns off what is for kube-proxy. The other speakers learn that this one does not filter, and no user hears of
-// a fault.
+// TestOtherDataPath: one flag turns off what is for kube-proxy. The other speakers learn that this one does not filter,
+// and no user hears of a fault.
 func TestOtherDataPath(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "holdfast-system")
 	var s settings
@@ -242,7 +251,8 @@ func TestOtherDataPath(t *testing.T) {
 	w.options, w.filter, w.relays = s.Options, newGuard(w.log, s, nil, func() {}), newRelays(w.log, s, noLinks, func() {})
 	w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: s.kubeProxyLivez})
 	if w.filter.on || w.relays.on || !w.boot.Served() || len(tries(s)) != 2 {
-		t.Errorf("filter %v, relays %v, served %v, %d features are tried", w.filter.on, w.relays.on, w.boot.Served(), len(tries(s)))
+		t.Errorf("filter %v, relays %v, served %v, %d features are tried", w.filter.on, w.relays.on, w.boot.Served(),
+			len(tries(s)))
 	}
 	if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|sessionless {
 		t.Errorf("the metadata is %v", got)
@@ -273,10 +283,12 @@ func TestFilterOwnedByOther(t *testing.T) {
 		stdin, err := holder.StdinPipe()
 		must(t, err)
 		must(t, holder.Start())
-		if _, err := io.WriteString(stdin, "delete table inet holdfast; add table inet holdfast { flags owner; }\n"); err != nil {
+		_, err = io.WriteString(stdin, "delete table inet holdfast; add table inet holdfast { flags owner; }\n")
+		if err != nil {
 			t.Fatal(err)
 		}
-		nstest.Until(t, 5*time.Second, "the table is held", func() bool { return node.Command("nft", "add", "chain", "inet", "holdfast", "x").Run() != nil })
+		nstest.Until(t, 5*time.Second, "the table is held",
+			func() bool { return node.Command("nft", "add", "chain", "inet", "holdfast", "x").Run() != nil })
 		held := time.Now()
 		<-kicked
 		if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|sessionless || time.Since(held) < filter.Grace/2 {

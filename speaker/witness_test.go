@@ -13,26 +13,30 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/report"
 )
 
-// TestWitness: a wrong entry in the memory is found within ten minutes, counted once, and gone with the next plan; none is found before.
+// TestWitness: a wrong entry in the memory is found within ten minutes, counted once, and gone with the next plan; none
+// is found before.
 func TestWitness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, a := newTestSyncer(noLinks), netip.MustParseAddr("192.0.2.1")
 		var plant atomic.Bool
 		state := lb.State{
-			Nodes: map[string]lb.Node{"w1": {Name: "w1"}}, Members: map[string]bool{"w1": true}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
-			Pools:    []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: a, To: a}}}},
-			Services: []*lb.Service{{Key: lb.Key{Name: "web"}, Addresses: []netip.Addr{a}, Backends: servedOn("w1")}},
-			Here:     lb.Here{Previous: &lb.Previous{Owners: lb.MapOf(map[netip.Addr]string{a: "w1"})}},
+			Nodes: map[string]lb.Node{"w1": {Name: "w1"}}, Members: map[string]bool{"w1": true},
+			L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
+			Pools:            []lb.Pool{{Name: "p", Ranges: []lb.Range{{From: a, To: a}}}},
+			Services:         []*lb.Service{{Key: lb.Key{Name: "web"}, Addresses: []netip.Addr{a}, Backends: servedOn("w1")}},
+			Here:             lb.Here{Previous: &lb.Previous{Owners: lb.MapOf(map[netip.Addr]string{a: "w1"})}},
 		}
-		w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) {
-			p := w.memory.ForNode("w1", state)
-			if plant.Swap(false) {
-				w.memory.Plant()
-				p.Owners = p.Owners.Put(a, "w2")
-			}
-			w.last.Store(&planned{Standing: report.Standing{Plan: p}, Epoch: 1})
-			return 0, nil
-		}})
+		w.loop = daemon.NewLoop(daemon.LoopConfig{
+			Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) {
+				p := w.memory.ForNode("w1", state)
+				if plant.Swap(false) {
+					w.memory.Plant()
+					p.Owners = p.Owners.Put(a, "w2")
+				}
+				w.last.Store(&planned{Standing: report.Standing{Plan: p}, Epoch: 1})
+				return 0, nil
+			},
+		})
 		background(t, w.loop.Run, w.witness.Run)
 		for minutes, want := range []int64{0, 1, 1} {
 			time.Sleep(10 * time.Minute)
@@ -44,9 +48,13 @@ func TestWitness(t *testing.T) {
 	})
 }
 
-// TestLinksChanged: a link that others know and that is gone makes a plan at once, though a burst has it wait; nothing else does.
+// TestLinksChanged: a link that others know and that is gone makes a plan at once, though a burst has it wait; nothing
+// else does.
 func TestLinksChanged(t *testing.T) {
-	known := lb.Interface{Name: "eth0", Index: 2, MAC: lb.MAC{2, 0, 0, 0, 0, 1}, Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}
+	known := lb.Interface{
+		Name: "eth0", Index: 2, MAC: lb.MAC{2, 0, 0, 0, 0, 1}, Up: true,
+		Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")},
+	}
 	for name, tt := range map[string]struct {
 		links []lb.Interface
 		runs  int64
