@@ -55,8 +55,10 @@ func TestReplay(t *testing.T) {
 				"First: look at kubectl -n holdfast-system logs speaker-n2"}},
 		{"why --probe default/web", statusError, []string{"--probe asks a cluster"}},
 		{"plan -f " + pool, statusHealthy,
-			[]string{`default/late: PoolExhausted: no IPv4 address: pool "lan" is full -> Assigned: has 192.0.2.2 from pool "lan"`,
-				"default/late: not announced -> layer 2: none (NoServingEndpoint)"}},
+			[]string{
+				`default/late: PoolExhausted: no IPv4 address: pool "lan" is full -> Assigned: has 192.0.2.2 from pool "lan"`,
+				"default/late: not announced -> layer 2: none (NoServingEndpoint)",
+			}},
 		{"plan --drain n2", statusProblem,
 			[]string{"default/web: 192.0.2.1 by node n2 -> layer 2: none (NoServingEndpoint)"}},
 		{"plan --drain n1", statusHealthy, []string{"Nothing would change."}},

@@ -404,7 +404,11 @@ func TestOthers(t *testing.T) {
 
 // TestChange: what would change is said in the daemons' own decisions, and nothing else.
 func TestChange(t *testing.T) {
-	before, same, stranded, faulty, closed := healthy(), healthy(), healthy(), healthy(), healthy()
+	before := healthy()
+	same := healthy()
+	stranded := healthy()
+	faulty := healthy()
+	closed := healthy()
 	stranded.Objects.Pools[0].Spec.Addresses = []string{"192.0.2.2"}
 	faulty.Objects.Pools[0].Spec.Addresses = []string{"192.0.2.1-192.0.2.2", "nonsense"}
 	closed.Objects.Services[0].Spec.LoadBalancerSourceRanges = []string{"198.51.100.0/24"}

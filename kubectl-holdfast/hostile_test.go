@@ -49,7 +49,8 @@ func TestTerminal(t *testing.T) {
 	bundle := filepath.Join(t.TempDir(), "b.gz")
 	must(t, s.write(bundle))
 	for _, command := range []string{"why default/web", "status", "why node n1", "why pool lan", "why address 192.0.2.1",
-		"why pod default/p", "why pod default/" + hostileText, "why default/" + hostileText, "why pool " + hostileText, "why thing " + hostileText, "plan --drain n1",
+		"why pod default/p", "why pod default/" + hostileText, "why default/" + hostileText, "why pool " + hostileText,
+		"why thing " + hostileText, "plan --drain n1",
 		"migrate metallb --only=" + hostileText, "bundle " + bundle + ".copy"} {
 		for _, format := range []string{"", "json", "yaml"} {
 			args := append(strings.SplitN(command, " ", 3), "--from", bundle)
@@ -123,7 +124,8 @@ func TestStrangersBundle(t *testing.T) {
 			s.Objects.Services, s.Objects.Pools = append(s.Objects.Services, nil), append(s.Objects.Pools, nil)
 			s.Objects.Nodes, s.Objects.EndpointSlices = append(s.Objects.Nodes, nil), append(s.Objects.EndpointSlices, nil)
 			s.Objects.Peers, s.Objects.L2Advertisements = append(s.Objects.Peers, nil), append(s.Objects.L2Advertisements, nil)
-			s.Objects.EgressPods, s.Objects.EgressAllocations = append(s.Objects.EgressPods, nil), append(s.Objects.EgressAllocations, nil)
+			s.Objects.EgressPods = append(s.Objects.EgressPods, nil)
+			s.Objects.EgressAllocations = append(s.Objects.EgressAllocations, nil)
 		},
 		"everything twice": func(s *Snapshot) {
 			s.Objects.Services, s.Objects.Nodes = append(s.Objects.Services, s.Objects.Services...),
@@ -148,9 +150,11 @@ func TestStrangersBundle(t *testing.T) {
 		change(&s)
 		bundle := filepath.Join(t.TempDir(), "b.gz")
 		must(t, s.write(bundle))
-		for _, command := range []string{"why default/web", "why pod default/p", "status", "why node n1", "why pool lan", "why peer r",
-			"why address 192.0.2.1", "plan --drain n1",
-			"bundle " + bundle + ".copy", "migrate metallb --check -f ../internal/config/testdata/metallb-v0.16.2.yaml"} {
+		for _, command := range []string{
+			"why default/web", "why pod default/p", "status", "why node n1", "why pool lan", "why peer r",
+			"why address 192.0.2.1", "plan --drain n1", "bundle " + bundle + ".copy",
+			"migrate metallb --check -f ../internal/config/testdata/metallb-v0.16.2.yaml",
+		} {
 			if _, out, report := invoke(t, append(strings.Fields(command), "--from", bundle)...); out+report == "" {
 				t.Errorf("%s: %s prints nothing", name, command)
 			}

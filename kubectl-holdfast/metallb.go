@@ -357,8 +357,8 @@ func (c *FRRConfiguration) step(routers map[string]string) Step {
 			}
 			s.Verdict = Problem
 			s.Text = fmt.Sprintf(
-				"MetalLB did not write it, nothing in Holdfast corresponds to it, and its neighbor %s is the router of BGPPeer %s, "+
-					"which accepts one session from a node: FRR-K8s keeps it",
+				"MetalLB did not write it, nothing in Holdfast corresponds to it, and its neighbor %s is the router "+
+					"of BGPPeer %s, which accepts one session from a node: FRR-K8s keeps it",
 				address,
 				peer,
 			)

@@ -116,7 +116,8 @@ func TestMetalLBParts(t *testing.T) {
 			[]string{"kubectl -n lb scale deployment balancer-controller --replicas=0\n",
 				"kubectl -n lb patch daemonset balancer-speaker -p",
 				"kubectl -n lb wait --for=delete pod " +
-					"--selector='app.kubernetes.io/component=controller,app.kubernetes.io/instance=edge,app.kubernetes.io/name=metallb'",
+					"--selector='app.kubernetes.io/component=controller,app.kubernetes.io/instance=edge," +
+					"app.kubernetes.io/name=metallb'",
 				"kubectl -n lb delete frrconfigurations.frrk8s.metallb.io metallb-$node --ignore-not-found\n",
 				"--selector='app.kubernetes.io/component=frr-k8s,app.kubernetes.io/instance=edge,app.kubernetes.io/name=frr-k8s'",
 				"kubectl -n lb delete l2advertisements.metallb.io --all\n"},
@@ -314,10 +315,11 @@ func TestMetalLBPartsRefused(t *testing.T) {
 // TestMetalLBWaiting: peers wait for a label, among the nodes that they select and no others.
 func TestMetalLBWaiting(t *testing.T) {
 	const router = "myASN: 64600, peerASN: 64512, peerAddress: 192.0.2.9"
+	const twoSelectors = ", nodeSelectors: [{matchLabels: {rack: a}}, " +
+		"{matchExpressions: [{key: rack, operator: Exists}]}]"
 	for spec, want := range map[string]string{
 		router: "nodeSelectors:|  - matchLabels:|      holdfast.dev/migration: holdfast|",
-		router +
-			", nodeSelectors: [{matchLabels: {rack: a}}, {matchExpressions: [{key: rack, operator: Exists}]}]": "nodeSelectors:|" +
+		router + twoSelectors: "nodeSelectors:|" +
 			"  - matchLabels:|      holdfast.dev/migration: holdfast|      rack: a|" +
 			"  - matchExpressions:|    - key: rack|      operator: Exists|    matchLabels:|      holdfast.dev/migration: " +
 			"holdfast|",

@@ -22,8 +22,8 @@ import (
 )
 
 // metalLB are MetalLB's resources, in the order in which ours are to be created.
-const metalLB = "ipaddresspools.v1beta1.metallb.io,communities.v1beta1.metallb.io,bfdprofiles.v1beta1.metallb.io,bgppeers.v1beta2.metallb.io," +
-	"bgpadvertisements.v1beta1.metallb.io,l2advertisements.v1beta1.metallb.io"
+const metalLB = "ipaddresspools.v1beta1.metallb.io,communities.v1beta1.metallb.io,bfdprofiles.v1beta1.metallb.io," +
+	"bgppeers.v1beta2.metallb.io,bgpadvertisements.v1beta1.metallb.io,l2advertisements.v1beta1.metallb.io"
 
 // objects reads MetalLB's objects from files or, without files, from the cluster or one namespace of it.
 func (s *seat) objects(files []string, namespace string) (out []runtime.Object, err error) {

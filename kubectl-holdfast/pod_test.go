@@ -58,7 +58,9 @@ func TestPod(t *testing.T) {
 	}
 	closed := func(service string) func(*Snapshot) {
 		return func(s *Snapshot) {
-			s.States[1].Status.EgressClosed = []v1beta1.ClosedEgress{{Service: service, PodAddresses: 3, Message: "no common link"}}
+			s.States[1].Status.EgressClosed = []v1beta1.ClosedEgress{{
+				Service: service, PodAddresses: 3, Message: "no common link",
+			}}
 			s.States[1].Status.EgressClosedCount = 1
 		}
 	}
@@ -74,7 +76,11 @@ func TestPod(t *testing.T) {
 		{"all is well", func(*Snapshot) {}, "Service", "Service default/web decides", "no problem was found", OK},
 		{"no Service selects it", pod(func(p *corev1.Pod) { p.Labels = nil }), "Service", node, "no problem", OK},
 		{"no Service asks", unsent, "Service", "no Service with holdfast.dev/egress selects it: " + node, "no problem", OK},
-		{"no such pod", func(s *Snapshot) { s.Objects.EgressPods = nil }, "pod", "does not exist", "kubectl -n default get pods", Problem},
+		{
+			"no such pod",
+			func(s *Snapshot) { s.Objects.EgressPods = nil }, "pod", "does not exist", "kubectl -n default get pods",
+			Problem,
+		},
 		{"no right to read it", func(s *Snapshot) {
 			s.Objects.EgressPods, s.Unread[EgressPods] = nil, "no right"
 		}, "pod", "no right", "ask an operator", Unseen},
@@ -84,10 +90,23 @@ func TestPod(t *testing.T) {
 			unsent(s)
 			s.Objects.EgressPods[0].Spec.HostNetwork = true
 		}, "pod", "leave from the node's addresses", "no problem", OK},
-		{"not scheduled", pod(func(p *corev1.Pod) { p.Spec.NodeName = "" }), "pod", "no node runs it", "describe pod p", Note},
-		{"ended", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), "pod", "has ended", "if you agree", Note},
-		{"no address yet", pod(func(p *corev1.Pod) { p.Status.PodIPs = nil }), "pod", "no address yet", "describe pod p", Note},
-		{"a younger Service", younger(func(*corev1.Service) {}), "Service", "default/web decides", "remove holdfast.dev/egress from the others", Note},
+		{
+			"not scheduled",
+			pod(func(p *corev1.Pod) { p.Spec.NodeName = "" }), "pod", "no node runs it", "describe pod p", Note,
+		},
+		{
+			"ended",
+			pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), "pod", "has ended", "if you agree", Note,
+		},
+		{
+			"no address yet",
+			pod(func(p *corev1.Pod) { p.Status.PodIPs = nil }), "pod", "no address yet", "describe pod p", Note,
+		},
+		{
+			"a younger Service",
+			younger(func(*corev1.Service) {}), "Service", "default/web decides",
+			"remove holdfast.dev/egress from the others", Note,
+		},
 		{"an older Service without an address", younger(func(o *corev1.Service) {
 			o.CreationTimestamp, o.Status = metav1.NewTime(moment.Add(-2*time.Hour)), corev1.ServiceStatus{}
 		}), "Service", "default/web decides", "others", Note},
@@ -96,14 +115,24 @@ func TestPod(t *testing.T) {
 		{"a Service of another load balancer", func(s *Snapshot) {
 			s.Objects.Services[0].Spec.LoadBalancerClass = new("example.com/x")
 		}, "Service", node, "kubectl holdfast why default/web", Problem},
-		{"another program delivers", func(s *Snapshot) { s.Options.OtherDataPath = true }, "Service", node, "why default/web", Problem},
+		{
+			"another program delivers",
+			func(s *Snapshot) { s.Options.OtherDataPath = true }, "Service", node, "why default/web", Problem,
+		},
 		{"no address of a family", pod(func(p *corev1.Pod) {
 			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::1"})
 		}), "IPv6", "new connections of fd00::1 are rejected", "give the Service an address of IPv6", Problem},
 		{"no slice", func(s *Snapshot) { s.Objects.EgressAllocations[0].Status.Slices[0].Node = "n3" }, "ports",
 			"node n2 has no ports of 192.0.2.1 for namespace default", "wait some seconds", Problem},
-		{"another namespace's slice", pod(func(p *corev1.Pod) { p.Spec.NodeName = "n1" }), "ports", "node n1 has no ports", "wait", Problem},
-		{"not announced", setting(v1beta1.ConditionAnnouncedL2, lb.NoLink, "no link is up"), "layer 2", "no link", "Bring a link up", Problem},
+		{
+			"another namespace's slice",
+			pod(func(p *corev1.Pod) { p.Spec.NodeName = "n1" }), "ports", "node n1 has no ports", "wait", Problem,
+		},
+		{
+			"not announced",
+			setting(v1beta1.ConditionAnnouncedL2, lb.NoLink, "no link is up"), "layer 2", "no link", "Bring a link up",
+			Problem,
+		},
 		{"no advertisement", func(s *Snapshot) {
 			s.Objects.Services[0].Status.Conditions = s.Objects.Services[0].Status.Conditions[:1]
 		}, "layer 2", "no node announces Service default/web", "Create an L2Advertisement", Problem},
@@ -176,7 +205,9 @@ func TestPodOthers(t *testing.T) {
 	}
 	step := s.Pod(lb.Key{Namespace: "default", Name: "p"}).Steps[1]
 	got := strings.Join(step.Details, "\n")
-	for _, want := range []string{"is younger", "is not Holdfast's to serve", "has no address yet", "does not get what it asks for"} {
+	for _, want := range []string{
+		"is younger", "is not Holdfast's to serve", "has no address yet", "does not get what it asks for",
+	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("without %q:\n%s", want, got)
 		}
@@ -196,8 +227,11 @@ func TestServiceEgress(t *testing.T) {
 	}{
 		{"not asked", func(s *Snapshot) { s.Objects.Services[0].Annotations = nil }, "", "no problem", ""},
 		{"all send", func(*Snapshot) {}, "pods on 1 node send from 192.0.2.1", "no problem", OK},
-		{"a node rejects", setting(v1beta1.ConditionEgress, lb.EgressUnavailable, "node n2 rejects the connections of 3 pod addresses: x"),
-			"node n2 rejects", "remove `holdfast.dev/egress`", Problem},
+		{
+			"a node rejects",
+			setting(v1beta1.ConditionEgress, lb.EgressUnavailable, "node n2 rejects the connections of 3 pod addresses: x"),
+			"node n2 rejects", "remove `holdfast.dev/egress`", Problem,
+		},
 		{"not written", func(s *Snapshot) {
 			c := &s.Objects.Services[0].Status.Conditions
 			*c = (*c)[:len(*c)-1]
@@ -248,7 +282,9 @@ func TestPodCommand(t *testing.T) {
 			items = pod
 		default:
 			w.WriteHeader(http.StatusForbidden)
-			_, _ = w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403}`))
+			_, _ = w.Write(
+				[]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403}`),
+			)
 			return
 		}
 		_, _ = w.Write([]byte(`{"kind": "List", "apiVersion": "v1", "metadata": {}, "items": [` + items + `]}`))
@@ -264,27 +300,33 @@ func TestPodCommand(t *testing.T) {
 	if asked != "metadata.name=p" {
 		t.Errorf("asked for pods with %q", asked)
 	}
-	says(t, statusHealthy, []string{"pod other/p", "you have no right to list pods"}, "why", "pod", "other/p", "--server="+s.URL)
+	says(t, statusHealthy, []string{"pod other/p", "you have no right to list pods"}, "why", "pod", "other/p",
+		"--server="+s.URL)
 
 	snapshot := sending()
 	bundle := filepath.Join(t.TempDir(), "b.gz")
 	must(t, snapshot.write(bundle))
-	says(t, statusHealthy, []string{"node n2 has the ports 61440 to 65535 of 192.0.2.1", "First: nothing"}, "why", "pod", "default/p", "--from", bundle)
+	says(t, statusHealthy, []string{"node n2 has the ports 61440 to 65535 of 192.0.2.1", "First: nothing"}, "why",
+		"pod", "default/p", "--from", bundle)
 	says(t, statusHealthy, []string{"unseen", "a bundle has pods of namespaces with holdfast.dev/egress only"},
 		"why", "pod", "default/q", "--from", bundle)
 	// A user who may list the Services of all namespaces writes a bundle.
 	all = web
-	says(t, statusHealthy, []string{"of pods in namespaces with holdfast.dev/egress only labels"}, "bundle", bundle, "--server="+s.URL)
+	says(t, statusHealthy, []string{"of pods in namespaces with holdfast.dev/egress only labels"}, "bundle", bundle,
+		"--server="+s.URL)
 	read, err := readBundle(bundle)
 	must(t, err)
-	if got := read.Objects.EgressPods; len(got) != 1 || got[0].Spec.NodeName != "n2" || got[0].Spec.Containers != nil || asked != "" {
+	got := read.Objects.EgressPods
+	if len(got) != 1 || got[0].Spec.NodeName != "n2" || got[0].Spec.Containers != nil || asked != "" {
 		t.Errorf("the bundle has %+v, asked for with %q", got, asked)
 	}
 }
 
 // TestPodAddress: the pod sends from the address of its own family.
 func TestPodAddress(t *testing.T) {
-	w := &podWhy{service: &lb.Service{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}}
+	w := &podWhy{
+		service: &lb.Service{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}},
+	}
 	for pod, want := range map[string]string{
 		"10.1.0.1": "10.1.0.1 sends from 192.0.2.1", "fd00::1": "fd00::1 sends from 2001:db8::1",
 	} {

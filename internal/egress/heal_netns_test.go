@@ -211,7 +211,10 @@ func TestFilter(t *testing.T) {
 			node.Do(func() {
 				table := filter.New(testLog(t), func() {})
 				must(t, table.Set(filter.Desired{
-					Filter:   lb.Filter{Guarded: guarded, Reset: guarded, Frontends: lb.MapOf(frontends), Pings: lb.SetOf(addr(vip4), addr(vip6))},
+					Filter: lb.Filter{
+						Guarded: guarded, Reset: guarded, Frontends: lb.MapOf(frontends),
+						Pings: lb.SetOf(addr(vip4), addr(vip6)),
+					},
 					PodLinks: []string{"pod*"},
 				}))
 			})

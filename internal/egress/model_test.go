@@ -80,7 +80,9 @@ func TestModel(t *testing.T) {
 	if n := len(m.ports()); n != 1 {
 		t.Errorf("%d ports of bridges", n)
 	}
-	if !slices.Contains(m.elements(f4), nft.Element{Set: firstsMap, Key: link(20) + "\x0a\xf4\x01\x02", Value: "\x90\x00"}) {
+	missing := !slices.Contains(m.elements(f4),
+		nft.Element{Set: firstsMap, Key: link(20) + "\x0a\xf4\x01\x02", Value: "\x90\x00"})
+	if missing {
 		t.Error("the first source of an address does not count")
 	}
 }
@@ -88,7 +90,8 @@ func TestModel(t *testing.T) {
 // TestInsidePrefixes: the last address of a prefix, and of the family, end an interval.
 func TestInsidePrefixes(t *testing.T) {
 	for p, want := range map[string]string{
-		"10.0.0.0/8": "10.255.255.255", "192.0.2.4/32": "192.0.2.4", "192.0.2.4/31": "192.0.2.5", "0.0.0.0/0": "255.255.255.255",
+		"10.0.0.0/8": "10.255.255.255", "192.0.2.4/32": "192.0.2.4", "192.0.2.4/31": "192.0.2.5",
+		"0.0.0.0/0": "255.255.255.255",
 		"fd00::/16": "fd00:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
 	} {
 		if got := lb.LastOf(prefix(p)); got != addr(want) {

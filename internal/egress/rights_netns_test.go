@@ -320,8 +320,10 @@ func TestInside(t *testing.T) {
 		}
 		// The pod's connection to its own Service stays in the node.
 		for family, vip := range map[string]string{"ip": vip4, "ip6": vip6} {
-			n.Output("nft", fmt.Sprintf("add rule %[1]s others services %[1]s daddr %[2]s tcp dport %[3]d meta mark set meta mark or 0x4000 dnat to %[4]s",
-				family, vip, echoPort, p.of(vip)))
+			n.Output("nft",
+				fmt.Sprintf("add rule %[1]s others services %[1]s daddr %[2]s tcp dport %[3]d meta mark set meta "+
+					"mark or 0x4000 dnat to %[4]s",
+					family, vip, echoPort, p.of(vip)))
 			n.Output("nft", fmt.Sprintf("insert rule %s others outgoing meta mark and 0x4000 == 0x4000 masquerade", family))
 		}
 		p.Serve(fmt.Sprintf(":%d", echoPort), whoami)
@@ -381,7 +383,9 @@ func TestDeclaredPort(t *testing.T) {
 	with(t, func(t *testing.T, w *world, n *node, p *pod) {
 		const declared = 53
 		for family, vip := range map[string]string{"ip": vip4, "ip6": vip6} {
-			n.Output("nft", fmt.Sprintf("add rule %[1]s others services %[1]s daddr %[2]s udp dport %[3]d dnat to %[4]s", family, vip, declared, p.of(vip)))
+			n.Output("nft",
+				fmt.Sprintf("add rule %[1]s others services %[1]s daddr %[2]s udp dport %[3]d dnat to %[4]s", family,
+					vip, declared, p.of(vip)))
 		}
 		w.owner(n)
 		var server, client net.PacketConn

@@ -288,7 +288,8 @@ func (w *world) set() {
 // serve starts what the partner serves.
 func (w *world) serve() {
 	w.partner.Serve(fmt.Sprintf(":%d", echoPort), whoami)
-	w.partner.Serve(fmt.Sprintf(":%d", bulkPort), func(c net.Conn) { _, _ = io.Copy(c, io.LimitReader(zeros{}, bulkSize)) })
+	w.partner.Serve(fmt.Sprintf(":%d", bulkPort),
+		func(c net.Conn) { _, _ = io.Copy(c, io.LimitReader(zeros{}, bulkSize)) })
 	w.partner.Serve(fmt.Sprintf(":%d", laterPort), func(c net.Conn) {
 		<-w.say
 		_, _ = c.Write([]byte("later\n"))

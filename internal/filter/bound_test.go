@@ -45,14 +45,18 @@ func TestListOnce(t *testing.T) {
 			list := sourceList(sources)
 			for port := range ports {
 				fe := tcp(fmt.Sprintf("192.0.2.%d", s+1))
-				fe.Port, fe.Service.Name, fe.Restricted, fe.Allow = uint16(1000+port), fmt.Sprint("s", s), true, list
+				fe.Port = uint16(1000 + port)
+				fe.Service.Name = fmt.Sprint("s", s)
+				fe.Restricted = true
+				fe.Allow = list
 				frontends = append(frontends, fe)
 			}
 		}
 		w.set(desired(frontends...))
 		got := w.elements()
 		if got["sources"] != sources || got["allow"] != services*ports {
-			t.Errorf("%d prefixes and %d frontends with lists, want %d and %d", got["sources"], got["allow"], sources, services*ports)
+			t.Errorf("%d prefixes and %d frontends with lists, want %d and %d", got["sources"], got["allow"], sources,
+				services*ports)
 		}
 		all := 0
 		for _, n := range got {
@@ -66,7 +70,8 @@ func TestListOnce(t *testing.T) {
 			frontends[i].Allow = prefixes("203.0.113.0/24")
 		}
 		w.set(desired(frontends...))
-		if got := w.elements(); got["sources"] != sources+1 || got["allow"] != (services-1)*ports || got["allow-odd"] != ports {
+		got = w.elements()
+		if got["sources"] != sources+1 || got["allow"] != (services-1)*ports || got["allow-odd"] != ports {
 			t.Errorf("after a change of one Service: %v", got)
 		}
 		w.intact(w.table)
@@ -174,7 +179,8 @@ func TestEqual(t *testing.T) {
 		}
 	}
 	for i := range reflect.TypeFor[Desired]().NumField() {
-		try(reflect.TypeFor[Desired]().Field(i).Name, func(d *Desired) reflect.Value { return reflect.ValueOf(d).Elem().Field(i) })
+		try(reflect.TypeFor[Desired]().Field(i).Name,
+			func(d *Desired) reflect.Value { return reflect.ValueOf(d).Elem().Field(i) })
 	}
 }
 
@@ -226,9 +232,11 @@ func TestRulesAreBounded(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			d := crowd()
 			for i := range 400 {
-				fe := lb.Frontend{Address: netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1)), Protocol: "TCP", Port: 80, Access: lb.Access{Restricted: true,
-					Allow: tt.allow(i)},
-					Service: lb.Key{Namespace: "evil", Name: fmt.Sprint(i)}}
+				fe := lb.Frontend{
+					Address: netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1)), Protocol: "TCP", Port: 80,
+					Access: lb.Access{Restricted: true,
+						Allow: tt.allow(i)}, Service: lb.Key{Namespace: "evil", Name: fmt.Sprint(i)},
+				}
 				if tt.limits {
 					fe.ConnectionLimit = i + 1
 				}
@@ -254,7 +262,8 @@ func TestRulesAreBounded(t *testing.T) {
 				evil++
 			}
 			if sum > maxCost.rules || evil == 0 || evil == 400 {
-				t.Errorf("the table has %d rules for lists, want %d at most; %d of 400 Services of the tenant are closed", sum, maxCost.rules, evil)
+				t.Errorf("the table has %d rules for lists, want %d at most; "+
+					"%d of 400 Services of the tenant are closed", sum, maxCost.rules, evil)
 			}
 		})
 	}

@@ -44,9 +44,10 @@ func TestUndeclared(t *testing.T) {
 			w.set(desired(ssh))
 			w.finds(silence, w.client, "tcp", "", vip, 22)
 		}
-		w.client.Output("nft", fmt.Sprintf("add table inet seen { counter back { }; chain c { type filter hook prerouting priority 0; ip daddr %s counter "+
-			"name back; "+
-			"ip6 daddr %s counter name back; }; }", closedVIP4, closedVIP6))
+		w.client.Output("nft",
+			fmt.Sprintf("add table inet seen { counter back { }; chain c { type filter hook prerouting priority 0; "+
+				"ip daddr %s counter name back; "+
+				"ip6 daddr %s counter name back; }; }", closedVIP4, closedVIP6))
 		for _, vip := range []string{closedVIP4, closedVIP6} {
 			// No endpoint serves it, but it is a frontend: the packet gets as far as the way out, which leads back to
 			// the client.
@@ -199,7 +200,9 @@ func TestFragmentsAndPathMTU(t *testing.T) {
 	serving(t, func(t *testing.T, w *world) {
 		for vip, client := range map[string]string{vip4: client4, vip6: client6} {
 			d := tcp(vip)
-			d.Protocol, d.Restricted, d.Allow = "UDP", true, []netip.Prefix{netip.PrefixFrom(addr(client), addr(client).BitLen())}
+			d.Protocol = "UDP"
+			d.Restricted = true
+			d.Allow = []netip.Prefix{netip.PrefixFrom(addr(client), addr(client).BitLen())}
 			big := tcp(vip)
 			big.Restricted, big.Allow = d.Restricted, d.Allow
 			w.set(desired(big, d))
@@ -214,7 +217,8 @@ func TestFragmentsAndPathMTU(t *testing.T) {
 		}
 		// The way to the client becomes narrow behind the node: the pod learns it by ICMP errors to the
 		// external address, which the client's side sends.
-		narrow := w.client.Attach("far0", []string{"203.0.113.1/24", "2001:db8:d::1/64"}, "203.0.113.2/24", "2001:db8:d::2/64")
+		narrow := w.client.Attach("far0", []string{"203.0.113.1/24", "2001:db8:d::1/64"}, "203.0.113.2/24",
+			"2001:db8:d::2/64")
 		w.client.Sysctl("ipv4/conf/all/forwarding", "1")
 		w.client.Sysctl("ipv6/conf/all/forwarding", "1")
 		// By route, not by link: a virtual link would not take large packets in, either.

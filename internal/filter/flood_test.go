@@ -42,7 +42,8 @@ func TestFlood(t *testing.T) {
 				for _, vip := range []string{vip4, vip6} {
 					for _, protocol := range []string{"TCP", "UDP"} {
 						d.Frontends = append(d.Frontends, lb.Frontend{
-							Address: addr(vip), Protocol: protocol, Port: 80, Access: lb.Access{Restricted: roll.IntN(2) == 0, Allow: some(roll, addr(vip).Is6()),
+							Address: addr(vip), Protocol: protocol, Port: 80,
+							Access: lb.Access{Restricted: roll.IntN(2) == 0, Allow: some(roll, addr(vip).Is6()),
 								RateLimit: roll.IntN(3), ConnectionLimit: roll.IntN(3)}, Refuse: roll.IntN(9) == 0,
 						})
 						if frontend := &d.Frontends[len(d.Frontends)-1]; !frontend.Restricted {
@@ -111,7 +112,9 @@ func TestLog(t *testing.T) {
 		})
 		mu.Lock()
 		defer mu.Unlock()
-		for _, want := range []string{"service=ns/web", "reason=source", "source=" + stranger4, "address=" + vip4, "protocol=TCP", "port=80"} {
+		for _, want := range []string{
+			"service=ns/web", "reason=source", "source=" + stranger4, "address=" + vip4, "protocol=TCP", "port=80",
+		} {
 			if !strings.Contains(lines.String(), want) {
 				t.Errorf("%s is not in the log:\n%s", want, lines.String())
 			}

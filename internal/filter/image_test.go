@@ -31,9 +31,13 @@ func (w *town) address() netip.Addr {
 func (w *town) frontends(a netip.Addr) *[]lb.Frontend {
 	var out []lb.Frontend
 	for range 1 + w.IntN(3) {
-		f := lb.Frontend{Address: a, Protocol: []string{"TCP", "UDP"}[w.IntN(2)], Port: uint16(80 + len(out)), Service: lb.Key{Name: fmt.Sprint("s", w.IntN(5))}}
+		f := lb.Frontend{
+			Address: a, Protocol: []string{"TCP", "UDP"}[w.IntN(2)], Port: uint16(80 + len(out)),
+			Service: lb.Key{Name: fmt.Sprint("s", w.IntN(5))},
+		}
 		if f.LogDrops, f.Refuse = w.IntN(3) == 0, w.IntN(5) == 0; w.IntN(2) == 0 {
-			f.Restricted, f.Allow = true, [][]netip.Prefix{prefixes("10.0.0.0/8", "fd01::/16"), prefixes("10.1.0.0/16"), nil}[w.IntN(3)]
+			f.Restricted = true
+			f.Allow = [][]netip.Prefix{prefixes("10.0.0.0/8", "fd01::/16"), prefixes("10.1.0.0/16"), nil}[w.IntN(3)]
 		}
 		if f.ConnectionLimit = w.IntN(2); w.IntN(3) == 0 {
 			f.Deny = prefixes("10.2.0.0/16", "fd02::/64")
@@ -58,7 +62,9 @@ func (w *town) step() {
 	case 2:
 		w.d.Relayed = lb.SetOf(a, w.address())
 	case 3:
-		w.d.Guarded = []lb.Range{{From: netip.AddrFrom4([4]byte{192, 0, 2, 0}), To: netip.AddrFrom4([4]byte{192, 0, 2, byte(w.IntN(30))})}}
+		w.d.Guarded = []lb.Range{{
+			From: netip.AddrFrom4([4]byte{192, 0, 2, 0}), To: netip.AddrFrom4([4]byte{192, 0, 2, byte(w.IntN(30))}),
+		}}
 	case 4:
 		w.d.PodLinks, w.d.NoLimits, w.d.NoInternal = []string{fmt.Sprint("pod", w.IntN(2))}, w.IntN(5) == 0, w.IntN(5) == 0
 		w.d.NoRoutes = w.IntN(5) == 0
@@ -180,7 +186,9 @@ func same(a, b *image) bool {
 		for p, list := range img.internal.All() {
 			out = append(out, fmt.Sprint(p, *list))
 		}
-		return append(out, fmt.Sprint(img.cost, slices.Collect(img.outside.Keys()), img.layout, img.common, slices.Sorted(maps.Keys(keys(img.refused)))))
+		return append(out,
+			fmt.Sprint(img.cost, slices.Collect(img.outside.Keys()), img.layout, img.common,
+				slices.Sorted(maps.Keys(keys(img.refused)))))
 	}
 	return slices.Equal(texts(a), texts(b))
 }
@@ -200,7 +208,10 @@ func TestCleaned(t *testing.T) {
 	sources := func(i int) []netip.Prefix {
 		return []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)}
 	}
-	closed := frontend{Frontend: &lb.Frontend{}, allow: y.find(false, sources(0)), deny: y.find(false, sources(1)), refused: errors.New("too many")}
+	closed := frontend{
+		Frontend: &lb.Frontend{}, allow: y.find(false, sources(0)), deny: y.find(false, sources(1)),
+		refused: errors.New("too many"),
+	}
 	for i := range 2000 {
 		y.find(false, sources(2+i))
 	}

@@ -122,7 +122,8 @@ func testInternal(t *testing.T, proxy func(*world)) {
 		var frontends []lb.Frontend
 		for _, protocol := range []string{"TCP", "UDP"} {
 			frontends = append(frontends, lb.Frontend{
-				Address: addr(vip), Protocol: protocol, Port: 80, Access: lb.Access{Restricted: true, Allow: prefixes(client)}, ClusterIP: addr(cluster),
+				Address: addr(vip), Protocol: protocol, Port: 80,
+				Access: lb.Access{Restricted: true, Allow: prefixes(client)}, ClusterIP: addr(cluster),
 			})
 		}
 		return frontends
@@ -261,7 +262,10 @@ func TestInside(t *testing.T) {
 		for _, vip := range []string{vip4, vip6} {
 			for _, refuse := range []bool{false, true} {
 				fe := tcp(vip)
-				fe.Restricted, fe.RateLimit, fe.Refuse, fe.Inside = true, 1, refuse, true
+				fe.Restricted = true
+				fe.RateLimit = 1
+				fe.Refuse = refuse
+				fe.Inside = true
 				fe.Deny = prefixes(map[string]string{vip4: pod4 + "/32", vip6: pod6 + "/128"}[vip])
 				d := desired(fe)
 				d.PodLinks = []string{"pod*"}

@@ -23,10 +23,15 @@ import (
 // full is a filter of every kind.
 func full() draft {
 	restricted := tcp(vip4)
-	restricted.Restricted, restricted.Allow, restricted.Deny = true, prefixes(client4+"/32", "203.0.113.0/24"), prefixes("203.0.113.0/28")
+	restricted.Restricted = true
+	restricted.Allow = prefixes(client4+"/32", "203.0.113.0/24")
+	restricted.Deny = prefixes("203.0.113.0/28")
 	restricted.ClusterIP, restricted.LogDrops = addr(cluster4), true
 	six := tcp(vip6)
-	six.Restricted, six.Allow, six.ConnectionLimit, six.RateLimit = true, prefixes(client6+"/128"), 1000, 1000
+	six.Restricted = true
+	six.Allow = prefixes(client6 + "/128")
+	six.ConnectionLimit = 1000
+	six.RateLimit = 1000
 	refuse := tcp(vip4)
 	refuse.Port, refuse.Refuse = 81, true
 	d := desired(restricted, refuse, six)
@@ -109,7 +114,8 @@ func TestTakeOver(t *testing.T) {
 		w.table = New(testLog(t), func() {})
 		sent := w.sent()
 		w.set(full())
-		if _, again, err := w.table.readCounters(); *sent != 0 || err != nil || len(again) != 1 || again[tcp(vip4).Service] < counted[tcp(vip4).Service] {
+		_, again, err := w.table.readCounters()
+		if *sent != 0 || err != nil || len(again) != 1 || again[tcp(vip4).Service] < counted[tcp(vip4).Service] {
 			t.Errorf("%d transactions; what was counted is lost: %v, want %v (%v)", *sent, again, counted, err)
 		}
 		next := full()

@@ -54,7 +54,8 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	w := &world{t: t, node: nstest.Self(t)}
-	w.client = w.node.Attach("eth0", []string{node4 + "/24", node6 + "/64"}, client4+"/24", stranger4+"/24", client6+"/64", stranger6+"/64")
+	w.client = w.node.Attach("eth0", []string{node4 + "/24", node6 + "/64"}, client4+"/24", stranger4+"/24",
+		client6+"/64", stranger6+"/64")
 	w.pod = w.node.Attach("pod0", []string{"10.244.0.1/24", "fd00::1/64"}, pod4+"/24", pod6+"/64")
 	for _, family := range []string{"ipv4", "ipv6"} {
 		w.node.Sysctl(family+"/conf/all/forwarding", "1")

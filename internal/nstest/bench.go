@@ -127,7 +127,8 @@ func KernelMemory(b *testing.B) (sum int) {
 	for line := range strings.Lines(string(data)) {
 		var name string
 		var n int
-		if _, err := fmt.Sscan(line, &name, &n); err == nil && slices.Contains([]string{"SUnreclaim:", "VmallocUsed:"}, name) {
+		_, err := fmt.Sscan(line, &name, &n)
+		if err == nil && slices.Contains([]string{"SUnreclaim:", "VmallocUsed:"}, name) {
 			sum += n
 		}
 	}

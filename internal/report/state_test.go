@@ -60,7 +60,9 @@ func TestClosedEgress(t *testing.T) {
 		KeysVersion: func() string { return "" },
 		ProxyFaults: func() map[lb.Key]lb.Reason { return nil },
 	}}
-	closing := lb.EgressClosing{Service: lb.Key{Namespace: "ns", Name: "web"}, Addresses: 3, Why: "line\n" + strings.Repeat("ü", 10_000)}
+	closing := lb.EgressClosing{
+		Service: lb.Key{Namespace: "ns", Name: "web"}, Addresses: 3, Why: "line\n" + strings.Repeat("ü", 10_000),
+	}
 
 	last.Store(&Standing{})
 	before := w.status(1, 1)
@@ -77,8 +79,12 @@ func TestClosedEgress(t *testing.T) {
 		t.Errorf("%+v", first)
 	}
 
-	state := map[string]any{"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"}}
-	change := map[string]any{"status": map[string]any{"egressClosed": after.EgressClosed, "egressClosedCount": after.EgressClosedCount}}
+	state := map[string]any{
+		"apiVersion": v1beta1.GroupVersion.String(), "kind": "SpeakerState", "metadata": map[string]any{"name": "w1"},
+	}
+	change := map[string]any{"status": map[string]any{
+		"egressClosed": after.EgressClosed, "egressClosedCount": after.EgressClosedCount,
+	}}
 	if _, err := apitest.Patched(t, state, change); err != nil {
 		t.Error(err)
 	}

@@ -291,7 +291,10 @@ func (s *routedStage) drain(ctx context.Context, node string, bfd bool) (underWa
 			}
 		}
 		u, f := of.FailedApart(here)
-		underWay, failed, probes, changes = underWay+u, failed+f, probes+len(of.Results), changes+len(here)
+		underWay = underWay + u
+		failed = failed + f
+		probes = probes + len(of.Results)
+		changes = changes + len(here)
 	}
 	progress(
 		"%s drained, rebooted, back (BFD %v): of %d requests %d failed, %d more were under way at one of %d changes",

@@ -18,7 +18,9 @@ import (
 // egress are the figures of outgoing connections on a cluster.
 var egress = []measurement{
 	{
-		map[string]string{"egress_planned_lost": "connections", "egress_poweroff_lost": "connections", "egress_first_ms": "ms"},
+		map[string]string{
+			"egress_planned_lost": "connections", "egress_poweroff_lost": "connections", "egress_first_ms": "ms",
+		},
 		egressMoves,
 	},
 }
