@@ -31,7 +31,7 @@ func TestLocalMember(t *testing.T) {
 		{Name: "eth0", Up: true, MAC: mac, Prefixes: prefixes("192.0.2.1/24", "fe80::1/64", "2001:db8::1/64")},
 		{Name: "eth1", MAC: mac, Prefixes: prefixes("198.51.100.1/24")},
 		{Name: "veth1", Up: true, MAC: mac, NoClients: true, Prefixes: prefixes("fe80::2/64")},
-		{Name: "veth2", Up: true, MAC: mac, NoClients: true, Prefixes: prefixes("10.244.1.1/32", "fd00:244::1/128", "fe80::3/64")},
+		{Name: "veth2", Up: true, MAC: mac, NoClients: true, Prefixes: prefixes("10.244.1.1/32", "fd00:244::1/128")},
 		{Name: "docker0", Up: true, MAC: mac, NoClients: true, Prefixes: prefixes("172.17.0.1/16")},
 	}, []lb.Refusal{{Link: "docker0"}, {Link: "eth1"}}, map[string]bool{"docker0": true})
 	addresses := func(a ...string) (out []netip.Addr) {

@@ -99,7 +99,8 @@ func TestEgress(t *testing.T) {
 			s.Links["w1"][0].Addresses = nil
 		}, closedV4 + fmt.Sprintf(notShared, "IPv4", v4) + "; " + closedV6 + fmt.Sprintf(notShared, "IPv6", v6)},
 		"links that are not known": {"v4only; unknown w2; drain w1", nil,
-			closedV4 + "the links of node w2 are not known; " + closedV6 + "Service default/web has no IPv6 address; 192.0.2.10:53248 to 192.0.2.3 by eth0"},
+			closedV4 + "the links of node w2 are not known; " + closedV6 +
+				"Service default/web has no IPv6 address; 192.0.2.10:53248 to 192.0.2.3 by eth0"},
 		"no slice": {"", func(s *lb.State) { s.Slices = s.Slices[:1] },
 			closedV4 + "node w1 has no ports of 192.0.2.10; " + closedV6 +
 				"node w1 has no ports of 2001:db8::10; 192.0.2.10:53248 to 192.0.2.3 by eth0"},
