@@ -265,7 +265,7 @@ func (s oldestController) deleteAll(t *testing.T) {
 	if err != nil {
 		t.Errorf("CRDs stay: %v", err)
 	}
-	_, err := s.kube.CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), "web", metav1.GetOptions{})
+	_, err = s.kube.CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), "web", metav1.GetOptions{})
 	if err == nil {
 		t.Error("the Service stays")
 	}
