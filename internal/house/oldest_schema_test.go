@@ -334,7 +334,7 @@ func (s oldestKinds) testBounds(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", tt.parts, err, tt.want)
 		}
 		plural, _ := resource(tt.kind)
-		err := s.holdfast.Delete().Resource(plural).Name("bound").Do(t.Context()).Error()
+		err = s.holdfast.Delete().Resource(plural).Name("bound").Do(t.Context()).Error()
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
