@@ -74,8 +74,7 @@ const usualSlack = 50 * time.Microsecond
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// The process inherits how late the timers of this thread may be: it is not to be as late as they may have been
-	// made.
+	// The process inherits the timer slack of this thread, which may have been raised.
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(usualSlack.Nanoseconds()), 0, 0, 0)
 	err := p.cmd.Start()
 	started <- err

@@ -242,6 +242,7 @@ func (s Service) words() string {
 	return words
 }
 
+// servers returns a server of the backend for each endpoint of a port.
 func (s Service) servers(p Port) (out []server) {
 	words, numbers := s.words(), ids(p.Endpoints)
 	for _, e := range p.Endpoints {

@@ -79,7 +79,7 @@ func (h logHandler) WithGroup(string) slog.Handler { return h }
 func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for _, a := range attrs {
 		if a.Key == "Key" {
-			// A Key that is no peer is no address, and leaves peer invalid.
+			// A Key of another kind is no address, and leaves peer invalid.
 			h.peer, _ = netip.ParseAddr(a.Value.String())
 		}
 	}
