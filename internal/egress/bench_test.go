@@ -33,6 +33,10 @@ type rig struct {
 // newRig makes a rig. The world's nodes masquerade; they translate only if translate is called.
 func newRig(b *testing.B) *rig {
 	w := newWorld(b)
+	// The LAN is a switch, which has no rules for packets.
+	for _, table := range []string{"iptables", "ip6tables"} {
+		w.lan.Sysctl("bridge/bridge-nf-call-"+table, "0")
+	}
 	return &rig{world: w, pod: w.addPod(w.nodes[0], 2)}
 }
 
@@ -97,22 +101,47 @@ func BenchmarkThroughputRouted(b *testing.B) {
 	compare(b, "throughput_routed", otherNode, (*rig).detour, upload)
 }
 
-// BenchmarkAnswer: a TCP stream from the partner to a pod, which another node passes on, against a direct one.
-func BenchmarkAnswer(b *testing.B) { compare(b, "answer", otherNode, masquerade, download) }
+// BenchmarkAnswer: a TCP stream from the partner to a pod, which another node passes on, against a direct one. The
+// other node has a processor that the direct way does not use.
+func BenchmarkAnswer(b *testing.B) {
+	compare(b, "answer", otherNode, masquerade, apart(download))
+}
 
 // BenchmarkAnswerRouted: the same against a stream that the other node routes.
 func BenchmarkAnswerRouted(b *testing.B) {
-	compare(b, "answer_routed", otherNode, (*rig).detour, download)
+	compare(b, "answer_routed", otherNode, (*rig).detour, apart(download))
 }
 
-// BenchmarkAnswerSmall: the same against a direct stream, in packets of the size of a frame.
+// BenchmarkAnswerSmall is BenchmarkAnswer in packets of the size of a frame.
 func BenchmarkAnswerSmall(b *testing.B) {
-	compare(b, "answer_small", otherNode, masquerade, downloadFrames)
+	compare(b, "answer_small", otherNode, masquerade, apart(downloadFrames))
 }
 
-// BenchmarkAnswerSmallRouted: the same against a stream that the other node routes.
-func BenchmarkAnswerSmallRouted(b *testing.B) {
-	compare(b, "answer_small_routed", otherNode, (*rig).detour, downloadFrames)
+// BenchmarkAnswerShared is BenchmarkAnswer with all nodes on the same processor.
+func BenchmarkAnswerShared(b *testing.B) {
+	compare(b, "answer_shared", otherNode, masquerade, download)
+}
+
+// BenchmarkAnswerSharedRouted: the same against a stream that the other node routes.
+func BenchmarkAnswerSharedRouted(b *testing.B) {
+	compare(b, "answer_shared_routed", otherNode, (*rig).detour, download)
+}
+
+// BenchmarkAnswerSharedSmall is BenchmarkAnswerShared in packets of the size of a frame.
+func BenchmarkAnswerSharedSmall(b *testing.B) {
+	compare(b, "answer_shared_small", otherNode, masquerade, downloadFrames)
+}
+
+// apart returns a load with a processor for each of two nodes: the first for the node of the pod, as without apart, and
+// the second for the other one.
+func apart(load func(*rig) func() float64) func(*rig) func() float64 {
+	return func(r *rig) func() float64 {
+		for i, processors := range []string{"1", "2"} { // masks
+			const steering = "/sys/class/net/eth0/queues/rx-0/rps_cpus"
+			r.nodes[i].Output("unshare", "--mount", "sh", "-c", "mount -t sysfs sysfs /sys && echo "+processors+" > "+steering)
+		}
+		return load(r)
+	}
 }
 
 // BenchmarkConnectionRate: short connections per second: opened, a word and its answer, closed.
