@@ -109,13 +109,14 @@ func addressesOf(s lb.State) (out []netip.Addr) {
 	return slices.Compact(out)
 }
 
-// problems returns sentences about pods of this node that may not send, and about addresses without free ports.
+// problems returns sentences about pods of this node that may not send, and about addresses without free ports. It leaves
+// out families in which a Service has no address, as closings does.
 func (o *outgoing) problems() (out []string) {
 	faults := o.Faults()
 	closed, first := 0, ""
 	for _, s := range o.sources {
 		why := cmp.Or(s.Closed, faults[s.Pod])
-		if why == "" {
+		if why == "" || !s.Address.IsValid() {
 			continue
 		}
 		closed++

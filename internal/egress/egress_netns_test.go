@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 )
 
@@ -91,6 +92,32 @@ func TestClosed(t *testing.T) {
 		}
 		w.translated(n, open4)
 		w.translated(n, open6)
+	})
+}
+
+// TestFamilyWithoutAddress: pods of a Service without an IPv6 address cannot open IPv6 connections to the outside.
+func TestFamilyWithoutAddress(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		n := w.nodes[0]
+		p := w.addPod(n, 2)
+		w.set()
+		d := w.desired(n)
+		for i := range d.Sources {
+			if d.Sources[i].Pod.Is6() {
+				d.Sources[i] = lb.EgressSource{Pod: d.Sources[i].Pod, UID: p.uid, Closed: "no IPv6 address"}
+			}
+		}
+		n.Do(func() { n.translator.Set(d) })
+
+		w.translated(n, p.dial(t, "tcp", partner4, echoPort))
+		_, err := p.try("tcp", partner6, echoPort, patient)
+		if err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("IPv6: %v", err)
+		}
+		if table := n.list("ip6"); !strings.Contains(table, "chain forward") {
+			t.Errorf("the table of IPv6 is\n%s", table)
+		}
 	})
 }
 

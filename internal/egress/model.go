@@ -79,7 +79,9 @@ func newModel(
 
 	for _, wanted := range d.Sources {
 		_, isDouble := m.sources[wanted.Pod]
-		if isDouble || wanted.Pod.BitLen() != wanted.Address.BitLen() {
+		isClosedFamily := !wanted.Address.IsValid() && wanted.Closed != ""
+		isOtherFamily := wanted.Pod.BitLen() != wanted.Address.BitLen()
+		if isDouble || isOtherFamily && !isClosedFamily {
 			continue
 		}
 
@@ -146,7 +148,9 @@ func (m *model) elements(f *family) (list nft.Elements) {
 	for _, s := range m.sources {
 		if f.Has(s.Pod) {
 			s.elements(&list)
-			addresses[s.Address] = true
+			if s.Address.IsValid() {
+				addresses[s.Address] = true
+			}
 			bridges[s.port.bridge] = true
 		}
 	}

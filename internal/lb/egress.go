@@ -64,8 +64,9 @@ type EgressSource struct {
 	UID string
 	// Service decides about the pod.
 	Service Key
-	// Address and the ports from First on replace the source of the pod's packets. They are of the pod's family. First is
-	// 0 while the node has no slice: then nothing is replaced.
+	// Address and the ports from First on replace the source of the pod's packets. Address is of the pod's family; it is
+	// the zero Addr if the Service has none of that family, and then Closed is set. First is 0 while the node has no
+	// slice: then nothing is replaced.
 	Address netip.Addr
 	First   uint16
 	// Link is the name of the link that the packets leave by; "" if there is none.
