@@ -109,8 +109,8 @@ func addressesOf(s lb.State) (out []netip.Addr) {
 	return slices.Compact(out)
 }
 
-// problems returns sentences about pods of this node that may not send, and about addresses without free ports. It leaves
-// out families in which a Service has no address, as closings does.
+// problems returns sentences about pods of this node that may not send, and about addresses without free ports. It
+// leaves out families in which a Service has no address, as closings does.
 func (o *outgoing) problems() (out []string) {
 	faults := o.Faults()
 	closed, first := 0, ""
@@ -126,7 +126,8 @@ func (o *outgoing) problems() (out []string) {
 	}
 
 	if closed > 0 {
-		out = append(out, fmt.Sprintf("rejects the outgoing connections of %d addresses of pods, first of %s", closed, first))
+		out = append(out, fmt.Sprintf(
+			"rejects the outgoing connections of %d addresses of pods, first of %s", closed, first))
 	}
 	if exhausted := o.Exhausted(); len(exhausted) > 0 {
 		out = append(out, fmt.Sprintf(
