@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,11 +20,12 @@ import (
 
 // testChart upgrades, rolls back, uninstalls and reinstalls the chart.
 func testChart(t *testing.T, e *env) {
-	l2 := e.service(t, e.app, "chart-l2")
+	l2 := e.service(t, e.app, "chart-l2", annotation(egressAnnotation, "true"))
 	bgp := e.service(t, e.app, "chart-bgp", routed)
 	e.served(t, testbed.Client, l2)
 	e.served(t, testbed.Far, bgp)
 	e.hops(t, bgp, len(e.workers()))
+	e.sendsOut(t, "chart-l2")
 	e.floating(t, "outlives", `{ipFamilies: [IPv6]}`)
 	undo(t, func(ctx context.Context) error {
 		return e.Resource(testbed.FloatingIPs).Namespace(e.app.Namespace).Delete(ctx, "outlives", metav1.DeleteOptions{})
@@ -48,7 +50,14 @@ func testChart(t *testing.T, e *env) {
 		e.served(t, testbed.Client, l2)
 		e.served(t, testbed.Far, bgp)
 		e.hops(t, bgp, len(e.workers()))
+		e.sendsOut(t, "chart-l2")
 	})
+}
+
+// sendsOut waits until the pods of a Service send from its addresses.
+func (e *env) sendsOut(t *testing.T, service string) {
+	t.Helper()
+	e.waitCondition(t, e.app.Namespace, service, v1beta1.ConditionEgress, metav1.ConditionTrue, "EgressActive")
 }
 
 // kept returns what outlives the chart, with its identity: definitions, pools, FloatingIPs, and the addresses of

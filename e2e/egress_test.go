@@ -70,6 +70,7 @@ func testEgress(t *testing.T, e *env) {
 	t.Run("PowerOff", b.testPowerOff)
 	t.Run("Faults", b.testFaults)
 	t.Run("NewPod", b.testNewPod)
+	t.Run("ManyConnections", b.testManyConnections)
 	t.Run("NoOwner", b.testNoOwner)
 	t.Run("Ended", b.testEnded)
 }
@@ -314,6 +315,39 @@ func (b *egressBed) testNewPod(t *testing.T) {
 		b.waitSource(t, &pod)
 	}
 	b.testSources(t)
+}
+
+// testManyConnections keeps 10,000 connections from pods on three nodes to one server, while the address moves.
+func (b *egressBed) testManyConnections(t *testing.T) {
+	if !*matrix {
+		t.Skip("many outgoing connections run with -matrix")
+	}
+	const total = 10_000
+	b.app.Nodes = b.workers()[:3]
+	b.app.Replicas = 3
+	must(t, b.Deploy(t.Context(), b.app))
+
+	server := b.servers[0]
+	var kept testbed.Connections
+	nodes := map[string]bool{}
+	for _, pod := range b.pods(t) {
+		nodes[pod.Spec.NodeName] = true
+		b.waitSource(t, &pod)
+		connections, err := b.KeepIn(t.Context(), &pod, total/3+1, server)
+		must(t, err)
+		kept = append(kept, connections...)
+	}
+	if len(nodes) != 3 {
+		t.Fatalf("the pods are on %d nodes, want 3", len(nodes))
+	}
+
+	b.testPlannedMove(t)
+	survived, err := kept.Stop()
+	must(t, err)
+	t.Log(survived)
+	if survived.Lost() > 0 {
+		t.Errorf("%d outgoing connections are lost", survived.Lost())
+	}
 }
 
 // testNoOwner takes the advertisement away: new connections are rejected at once.

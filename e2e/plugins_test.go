@@ -6,12 +6,14 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/e2e/lab"
+	"github.com/holdfast-lb/holdfast/e2e/probe"
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
@@ -47,11 +49,16 @@ var withProxy = []testCase{
 	{"Quiet", pluginQuiet},
 }
 
+// withPolicies are further cases for plugins that enforce NetworkPolicies.
+var withPolicies = []testCase{
+	{"EgressPolicy", testEgressPolicy},
+}
+
 var pluginRuns = []pluginRun{
 	{network: "flannel-vxlan", cases: withProxy},
 	{network: "flannel-host-gw", cases: withProxy},
 	// Compiling these takes long.
-	{network: "calico", cases: withProxy, onRequest: true},
+	{network: "calico", cases: slices.Concat(withProxy, withPolicies), onRequest: true},
 	{network: "cilium", cases: besideCilium, onRequest: true},
 	{network: "cilium-kpr", values: []string{"--set", "dataPath=Other"}, cases: inPlace, onRequest: true},
 }
@@ -104,4 +111,50 @@ func pluginQuiet(t *testing.T, e *env) {
 		}
 		return nil
 	}))
+}
+
+// egressPolicy allows pods of a namespace connections to one port, and no other ones outwards.
+const egressPolicy = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: one-port}
+spec:
+  podSelector: {}
+  policyTypes: [Egress]
+  egress: [{ports: [{protocol: TCP, port: %[1]d}, {protocol: UDP, port: %[1]d}]}]
+`
+
+// testEgressPolicy checks that a NetworkPolicy holds for pods that send from the addresses of their Service.
+func testEgressPolicy(t *testing.T, e *env) {
+	b := newEgressBed(t, e)
+	const refusedPort = egressPort + 1
+	var refused []netip.AddrPort
+	for _, allowed := range b.servers {
+		at := netip.AddrPortFrom(allowed.Addr(), refusedPort)
+		server, err := e.Serve(context.WithoutCancel(t.Context()), testbed.Client, at)
+		must(t, err)
+		undo(t, func(context.Context) error { return server.Stop() })
+		refused = append(refused, server.At)
+	}
+	pods := b.pods(t)
+	for _, pod := range pods {
+		for _, server := range refused {
+			_, err := b.AskIn(t.Context(), &pod, probe.TCP, server)
+			must(t, err)
+		}
+	}
+
+	must(t, b.Apply(t.Context(), b.app.Namespace, fmt.Appendf(nil, egressPolicy, egressPort)))
+	for _, pod := range pods {
+		for _, server := range refused {
+			must(t, testbed.Until(t.Context(), soon, "the policy to refuse", func(ctx context.Context) error {
+				from, err := b.AskIn(ctx, &pod, probe.TCP, server)
+				if err == nil {
+					return fmt.Errorf("%s reaches %s from %s", pod.Name, server, from)
+				}
+				return nil
+			}))
+		}
+	}
+	b.testSources(t)
 }

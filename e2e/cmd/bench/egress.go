@@ -148,7 +148,8 @@ func firstOfNode(ctx context.Context, s *testbed.Stage) (time.Duration, error) {
 		return 0, err
 	}
 	var stream *testbed.Stream
-	err = testbed.Until(ctx, time.Minute, "the network of "+pod.Name, func(ctx context.Context) (err error) {
+	// The stream outlives the attempt that starts it.
+	err = testbed.Until(ctx, time.Minute, "the network of "+pod.Name, func(context.Context) (err error) {
 		stream, err = s.ProbeIn(ctx, pod, probe.UDP, egressServers[0], "-timeout", "200ms")
 		return err
 	})
