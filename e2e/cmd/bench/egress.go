@@ -130,8 +130,8 @@ func awaitOwner(ctx context.Context, s *testbed.Stage, isRight func(node string)
 	return nil
 }
 
-// firstOfNode starts a pod on a node without one, and returns how long it sent from another address, from its first
-// datagram on.
+// firstOfNode starts a pod on a node without one, and returns the time between the moment in which the API server shows
+// its address and its first datagram from the address of the Service. A prober that starts in the pod is part of it.
 func firstOfNode(ctx context.Context, s *testbed.Stage) (time.Duration, error) {
 	another := s.App
 	another.Replicas, another.Nodes = 2, append(slices.Clone(another.Nodes), s.Announcers[0])
@@ -147,6 +147,7 @@ func firstOfNode(ctx context.Context, s *testbed.Stage) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+	shown := time.Now()
 	var stream *testbed.Stream
 	// The stream outlives the attempt that starts it.
 	err = testbed.Until(ctx, time.Minute, "the network of "+pod.Name, func(context.Context) (err error) {
@@ -167,11 +168,11 @@ func firstOfNode(ctx context.Context, s *testbed.Stage) (time.Duration, error) {
 		}
 		return errors.New("it does not yet")
 	})
-	results, stopErr := stream.Stop()
+	_, stopErr := stream.Stop()
 	if err := errors.Join(err, stopErr); err != nil {
 		return 0, err
 	}
-	return first.Sub(results[0].Start), errors.Join(s.Scale(ctx, s.App))
+	return first.Sub(shown), s.Scale(ctx, s.App)
 }
 
 // newPod waits for a pod of the stage that is not known and runs.
