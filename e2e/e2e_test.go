@@ -38,6 +38,7 @@ var breaking = []string{
 	"Conflict", "L2Loss", "L2Fabric", "L2Private", "L2FewNodes", "L2Partition", "L2Matrix", "DeadEndpoint", "DeadLeader",
 	"LivingEndpoint", "Unfiltered",
 	"NodeLoss", "Boot", "Chart", "BGPFaults", "DataPath", "Proxy",
+	"Chaos",
 }
 
 // needs are what cases, or parts of them, ask of the cluster that not every one can do. Where it cannot they are
@@ -54,6 +55,7 @@ var needs = map[string][]wire.Ability{
 	"L2Matrix":          {wire.DropsFrames},
 	"LivingEndpoint":    {wire.DropsFrames},
 	"BGPFaults":         {wire.DropsFrames},
+	"Chaos":             {wire.DropsFrames, wire.NodesOnLAN},
 }
 
 // needs skips a case, or a part of one, that the cluster cannot serve.
@@ -134,6 +136,7 @@ var once = []testCase{
 	{"LivingEndpoint", testLivingEndpoint},
 	{"Unfiltered", testUnfiltered},
 	{"NodeLoss", testNodeLoss},
+	{"Chaos", testChaos},
 	{"DataPath", testDataPath},
 	{"Chart", testChart},
 	{"Witness", testWitness},
