@@ -71,6 +71,7 @@ type PreferredNodeSelector struct {
 
 // +kubebuilder:object:root=true
 
+// L2AdvertisementList is what the API server lists.
 type L2AdvertisementList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
@@ -151,6 +152,7 @@ type BGPAdvertisementSpec struct {
 
 // +kubebuilder:object:root=true
 
+// BGPAdvertisementList is what the API server lists.
 type BGPAdvertisementList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

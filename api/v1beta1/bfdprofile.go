@@ -62,6 +62,7 @@ type BFDProfileSpec struct {
 
 // +kubebuilder:object:root=true
 
+// BFDProfileList is what the API server lists.
 type BFDProfileList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

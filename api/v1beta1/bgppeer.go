@@ -182,6 +182,7 @@ type SecretReference struct {
 
 // +kubebuilder:object:root=true
 
+// BGPPeerList is what the API server lists.
 type BGPPeerList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

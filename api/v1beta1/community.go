@@ -44,6 +44,7 @@ type CommunityAlias struct {
 
 // +kubebuilder:object:root=true
 
+// CommunityList is what the API server lists.
 type CommunityList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

@@ -50,6 +50,7 @@ type EgressSlice struct {
 
 // +kubebuilder:object:root=true
 
+// EgressAllocationList is what the API server lists.
 type EgressAllocationList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

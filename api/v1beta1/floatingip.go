@@ -63,6 +63,7 @@ type FloatingIPSpec struct {
 // ReclaimPolicy determines what happens to a FloatingIP when its Service is deleted.
 type ReclaimPolicy string
 
+// The policies.
 const (
 	ReclaimRetain ReclaimPolicy = "Retain"
 	ReclaimDelete ReclaimPolicy = "Delete"
@@ -116,6 +117,7 @@ type Holder struct {
 
 // +kubebuilder:object:root=true
 
+// FloatingIPList is what the API server lists.
 type FloatingIPList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

@@ -112,6 +112,7 @@ type IPAddressPoolSpec struct {
 // UndeclaredPorts determines what happens to packets to ports that no Service declares.
 type UndeclaredPorts string
 
+// What happens to such packets.
 const (
 	UndeclaredDrop  UndeclaredPorts = "Drop"
 	UndeclaredReset UndeclaredPorts = "Reset"
@@ -121,6 +122,7 @@ const (
 // PoolScope tells from where the addresses of a pool are reached.
 type PoolScope string
 
+// The scopes of pools.
 const (
 	ScopeExternal PoolScope = "External"
 	ScopeInternal PoolScope = "Internal"
@@ -153,6 +155,7 @@ type Sharing struct {
 // SharingScope is the set of Services that may share an address.
 type SharingScope string
 
+// The scopes of sharing.
 const (
 	ShareNamespace SharingScope = "Namespace"
 	ShareCluster   SharingScope = "Cluster"
@@ -247,6 +250,7 @@ type RetainedAddress struct {
 
 // +kubebuilder:object:root=true
 
+// IPAddressPoolList is what the API server lists.
 type IPAddressPoolList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

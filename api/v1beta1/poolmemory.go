@@ -48,6 +48,7 @@ type ReleasedAddress struct {
 
 // +kubebuilder:object:root=true
 
+// PoolMemoryList is what the API server lists.
 type PoolMemoryList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

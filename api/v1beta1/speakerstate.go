@@ -220,6 +220,7 @@ type AddressConflict struct {
 	MAC string `json:"mac"`
 }
 
+// The states of a BGP session.
 const (
 	SessionStateEstablished = "established"
 	SessionStateDown        = "down"
@@ -277,6 +278,7 @@ type NodeProblem struct {
 
 // +kubebuilder:object:root=true
 
+// SpeakerStateList is what the API server lists.
 type SpeakerStateList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`

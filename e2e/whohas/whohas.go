@@ -35,21 +35,75 @@ var own = net.HardwareAddr{2, 0, 0, 0, 0xff, 1}
 
 // Run sends requests and passes every received claim to report, until ctx ends.
 func Run(ctx context.Context, c Config, report func(Claim)) error {
-	link, err := net.InterfaceByName(c.Link)
+	fd, err := c.open()
 	if err != nil {
-		return fmt.Errorf("find link: %w", err)
-	}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open packet socket: %w", err)
+		return err
 	}
 	defer unix.Close(fd)
+
+	questions, err := c.questions()
+	if err != nil {
+		return err
+	}
+
+	buf := make([]byte, 1<<16)
+	control := make([]byte, unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))))
+	var asked time.Time
+	for ctx.Err() == nil {
+		if t := time.Now(); t.Sub(asked) >= c.Every {
+			asked = t
+			if err := ask(fd, questions); err != nil {
+				return err
+			}
+		}
+
+		n, controlled, _, _, err := unix.Recvmsg(fd, buf, control, 0)
+		switch {
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN):
+			continue
+		case err != nil:
+			return fmt.Errorf("listen: %w", err)
+		}
+
+		address, mac, ok := read(buf[:n])
+		if !ok || slices.Equal(mac, own) {
+			continue
+		}
+		at, err := arrival(control[:controlled])
+		if err != nil {
+			return err
+		}
+		report(Claim{At: at, Address: address, MAC: mac.String()})
+	}
+	return nil
+}
+
+// open opens a packet socket on the link, which hears all frames there. The caller closes it.
+func (c Config) open() (int, error) {
+	link, err := net.InterfaceByName(c.Link)
+	if err != nil {
+		return 0, fmt.Errorf("find link: %w", err)
+	}
+
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open packet socket: %w", err)
+	}
+	if err := c.prepare(fd, link.Index); err != nil {
+		unix.Close(fd)
+		return 0, err
+	}
+	return fd, nil
+}
+
+// prepare binds a packet socket to a link, and sets its options.
+func (c Config) prepare(fd, link int) error {
 	all := uint16(unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8)
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Index}); err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link}); err != nil {
 		return fmt.Errorf("bind packet socket: %w", err)
 	}
 	// Answers to a MAC that is not the link's.
-	promiscuous := &unix.PacketMreq{Ifindex: int32(link.Index), Type: unix.PACKET_MR_PROMISC}
+	promiscuous := &unix.PacketMreq{Ifindex: int32(link), Type: unix.PACKET_MR_PROMISC}
 	if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, promiscuous); err != nil {
 		return fmt.Errorf("make link promiscuous: %w", err)
 	}
@@ -58,46 +112,23 @@ func Run(ctx context.Context, c Config, report func(Claim)) error {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		return fmt.Errorf("set timeout: %w", err)
 	}
-	// The move of a thousand addresses is a burst of thousands of frames. A busy process must not
-	// lose claims or record them late.
+	// The move of a thousand addresses is a burst of thousands of frames. A busy process must not lose claims or record
+	// them late.
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer); err != nil {
 		return fmt.Errorf("set receive buffer: %w", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
 		return fmt.Errorf("enable receive timestamps: %w", err)
 	}
-	questions, err := c.questions()
-	if err != nil {
-		return err
-	}
-	buf, control := make([]byte, 1<<16), make([]byte, unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))))
-	var asked time.Time
-	for ctx.Err() == nil {
-		if t := time.Now(); t.Sub(asked) >= c.Every {
-			asked = t
-			for _, q := range questions {
-				// Nothing can be sent on a link that is down; it may come up again.
-				if _, err := unix.Write(fd, q); err != nil &&
-					!errors.Is(err, unix.ENETDOWN) &&
-					!errors.Is(err, unix.ENOBUFS) {
-					return fmt.Errorf("send request: %w", err)
-				}
-			}
-		}
-		n, controlled, _, _, err := unix.Recvmsg(fd, buf, control, 0)
-		if err != nil {
-			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENETDOWN) {
-				continue
-			}
-			return fmt.Errorf("listen: %w", err)
-		}
-		address, mac, ok := read(buf[:n])
-		if ok && !slices.Equal(mac, own) {
-			at, err := arrival(control[:controlled])
-			if err != nil {
-				return err
-			}
-			report(Claim{At: at, Address: address, MAC: mac.String()})
+	return nil
+}
+
+// ask sends the requests. On a link that is down nothing can be sent; it may come up again.
+func ask(fd int, questions [][]byte) error {
+	for _, q := range questions {
+		_, err := unix.Write(fd, q)
+		if err != nil && !errors.Is(err, unix.ENETDOWN) && !errors.Is(err, unix.ENOBUFS) {
+			return fmt.Errorf("send request: %w", err)
 		}
 	}
 	return nil

@@ -361,8 +361,8 @@ func TestOneRelease(t *testing.T) {
 	own := binding(t, "holdfast-speaker", "holdfast", "holdfast-system")
 	others := binding(t, "metallb-speaker", "metallb", "metallb-system")
 	others.(*rbacv1.ClusterRoleBinding).Labels["app.kubernetes.io/name"] = "metallb"
-	user := own.DeepCopyObject()
-	user.(*rbacv1.ClusterRoleBinding).Subjects[0] = rbacv1.Subject{Kind: "User", Name: "eve"}
+	ofUser := own.DeepCopyObject()
+	ofUser.(*rbacv1.ClusterRoleBinding).Subjects[0] = rbacv1.Subject{Kind: "User", Name: "eve"}
 	for _, tt := range []struct {
 		name          string
 		before, after runtime.Object
@@ -377,7 +377,7 @@ func TestOneRelease(t *testing.T) {
 		{"the uninstall Job of another release", nil, binding(t, "edge-holdfast-uninstall", "edge", "edge"), true},
 		{"the same manifests in another namespace", own, binding(t, "holdfast-speaker", "holdfast", "edge"), true},
 		{"with a prefix in another namespace", nil, binding(t, "edge-holdfast-speaker", "holdfast", "edge"), true},
-		{"a user", own, user, true},
+		{"a user", own, ofUser, true},
 	} {
 		err := admit(t, plugin, tt.before, tt.after, "", administrator)
 		if tt.refused != (err != nil) || err != nil && !strings.Contains(err.Error(), fromElsewhere) {

@@ -11,6 +11,7 @@ import (
 // Feature is what a part of Holdfast needs from the kernel.
 type Feature int
 
+// The features, each with a description.
 const (
 	PacketFilter Feature = iota + 1
 	InternalTraffic

@@ -14,18 +14,20 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
+// Annotations of OCCM.
 const (
 	// Prefix begins the annotations of OCCM.
 	Prefix = "loadbalancer.openstack.org/"
 	// ID and Address are the annotations in which OCCM records what a Service has.
 	ID      = Prefix + "load-balancer-id"
 	Address = Prefix + "load-balancer-address"
-	// Hostname, ConnectionLimit and NodeSelector mean the same as ours. The limit is one of concurrent connections:
-	// this is how OCCM passes it on, although its documentation says per second. An empty node selector stands for all
-	// nodes.
-	Hostname        = Prefix + "hostname"
+	// Hostname means the same as Holdfast's annotation.
+	Hostname = Prefix + "hostname"
+	// ConnectionLimit limits concurrent connections: this is how OCCM passes it on, although its documentation says per
+	// second.
 	ConnectionLimit = Prefix + "connection-limit"
-	NodeSelector    = Prefix + "node-selector"
+	// NodeSelector selects nodes as Holdfast's annotation does. An empty selector selects all nodes.
+	NodeSelector = Prefix + "node-selector"
 	// Internal requests an internal load balancer.
 	Internal = "service.beta.kubernetes.io/openstack-internal-load-balancer"
 )
