@@ -50,6 +50,8 @@ type Interface struct {
 	// NoClients: no client of a Service is behind it. It leads to pods and containers of this node only, or its name is
 	// usual for a link of a container network, a hypervisor or a tunnel.
 	NoClients bool
+	// Ways are the default routes by the link, at most one of each family.
+	Ways []Way
 	// Prefixes are the link's addresses with their lengths, sorted, without tentative
 	// and duplicate ones (RFC 4862 section 5.4).
 	Prefixes []netip.Prefix
@@ -57,6 +59,24 @@ type Interface struct {
 	// links that do not face pods.
 	Programs []string
 }
+
+// Way is the best default route of a family by a link of this node, whatever its metric. The node itself takes it for
+// packets from its address on that link.
+type Way struct {
+	Family Family
+	// Gateways are the next routers, in order. Without any, the route expects all destinations on the link itself.
+	Gateways []netip.Addr
+	// MTU is the route's own; 0 if the link's counts.
+	MTU int
+	// Preferred: it is the node's default route, and leads over no other link.
+	Preferred bool
+	// Strict: the kernel drops packets that arrive on the link, if it would send answers by another one (rp_filter 1 of
+	// ip-sysctl). It has no such rule for IPv6.
+	Strict bool
+}
+
+// IsUsable reports whether packets to any destination can leave by the route, and answers can arrive.
+func (w Way) IsUsable() bool { return len(w.Gateways) > 0 && !w.Strict }
 
 // LinkLocal returns the link's first IPv6 link-local address, the zero Addr for none.
 func (l Interface) LinkLocal() netip.Addr {

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -34,7 +35,7 @@ type Monitor struct {
 	read func() ([]lb.Interface, error)
 	// listen is a field so that tests can break the subscription.
 	listen func(ctx context.Context, wake lb.Signal) error
-	// rereadInterval bounds how long a change that has no event is not seen: of eBPF programs and default routes.
+	// rereadInterval bounds how long a change that has no event is not seen: of eBPF programs and sysctls.
 	rereadInterval time.Duration
 	// settleInterval bounds how often a storm of events causes a read.
 	settleInterval time.Duration
@@ -143,24 +144,40 @@ func (m *Monitor) follow(ctx context.Context) {
 	}
 }
 
-// listen wakes at each event of links and addresses, until the context ends or the socket fails.
+// listen wakes at each event of links, addresses, default routes and routing rules, until the context ends or the
+// socket fails.
 func listen(ctx context.Context, wake lb.Signal) error {
 	socket, err := nl.Subscribe(
 		unix.NETLINK_ROUTE,
 		unix.RTNLGRP_LINK,
 		unix.RTNLGRP_IPV4_IFADDR,
 		unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE,
+		unix.RTNLGRP_IPV6_ROUTE,
+		unix.RTNLGRP_IPV4_RULE,
+		unix.RTNLGRP_IPV6_RULE,
 	)
 	if err != nil {
 		return fmt.Errorf("subscribe to rtnetlink: %w", err)
 	}
 	defer socket.Close()
 	defer context.AfterFunc(ctx, socket.Close)()
+	wake.Kick() // for what changed before the subscription
 	for {
-		wake.Kick() // at first for what changed before the subscription
 		// An overrun only loses events (netlink(7), ENOBUFS): reading the state makes up for it.
-		if _, _, err := socket.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
+		events, _, err := socket.Receive()
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return fmt.Errorf("receive from rtnetlink: %w", err)
 		}
+		if err != nil || slices.ContainsFunc(events, concernsLinks) {
+			wake.Kick()
+		}
 	}
+}
+
+// concernsLinks reports whether an event may change what read returns. Of routes only default ones do.
+func concernsLinks(event syscall.NetlinkMessage) bool {
+	const offPrefixLength = 1 // in struct rtmsg
+	isRoute := event.Header.Type == unix.RTM_NEWROUTE || event.Header.Type == unix.RTM_DELROUTE
+	return !isRoute || len(event.Data) > offPrefixLength && event.Data[offPrefixLength] == 0
 }

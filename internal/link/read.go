@@ -30,6 +30,7 @@ func read() ([]lb.Interface, error) {
 	for i := range links {
 		links[i].CarrierChanges = carrierChanges[links[i].Index]
 	}
+	addWays(links)
 	return links, nil
 }
 
