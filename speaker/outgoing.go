@@ -76,6 +76,17 @@ func (o *outgoing) lacks(isFiltered, isBehind bool, age time.Duration) map[lb.Fa
 	return out
 }
 
+// waysOf returns the default routes of the node, by the names of its links.
+func waysOf(links []lb.Interface) map[string][]lb.Way {
+	out := map[string][]lb.Way{}
+	for _, l := range links {
+		if len(l.Ways) > 0 {
+			out[l.Name] = l.Ways
+		}
+	}
+	return out
+}
+
 // set makes the kernel translate what the plan wants.
 func (o *outgoing) set(e lb.Egress, s lb.State, speakers map[lb.MAC]bool) error {
 	o.sources = e.Sources
@@ -115,7 +126,7 @@ func (o *outgoing) problems() (out []string) {
 	faults := o.Faults()
 	closed, first := 0, ""
 	for _, s := range o.sources {
-		why := cmp.Or(s.Closed, faults[s.Pod])
+		why := cmp.Or(s.Closed, faults[s.Pod], s.Confined)
 		if why == "" || !s.Address.IsValid() {
 			continue
 		}
@@ -141,8 +152,9 @@ func (o *outgoing) closings() []lb.EgressClosing {
 	return closings(o.sources, o.Faults(), o.Exhausted())
 }
 
-// closings returns the Services with sources that are closed, that have a fault, or that lack free ports. It leaves out
-// families in which a Service has no address: they are closed on every node, and the controller reports them itself.
+// closings returns the Services with sources that are closed or confined, that have a fault, or that lack free ports.
+// It leaves out families in which a Service has no address: they are closed on every node, and the controller reports
+// them itself.
 func closings(
 	sources []lb.EgressSource,
 	faults map[netip.Addr]string,
@@ -150,7 +162,7 @@ func closings(
 ) (out []lb.EgressClosing) {
 	byService := map[lb.Key]*lb.EgressClosing{}
 	for _, s := range sources {
-		why := cmp.Or(s.Closed, faults[s.Pod])
+		why := cmp.Or(s.Closed, faults[s.Pod], s.Confined)
 		if why == "" && slices.Contains(exhausted, s.Address) {
 			why = fmt.Sprintf("no port of %s is free for more connections to one destination", s.Address)
 		}

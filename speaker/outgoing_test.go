@@ -25,6 +25,8 @@ func TestClosings(t *testing.T) {
 		source("10.0.0.4", api, other, ""),
 		source("fd00::1", web, netip.Addr{}, "Service ns/web has no IPv6 address"),
 	}
+	confined := source("10.0.0.5", api, other, "")
+	confined.Confined = "no default route"
 	faults := map[netip.Addr]string{netip.MustParseAddr("10.0.0.3"): "no link"}
 	const usedUp = "no port of 192.0.2.8 is free for more connections to one destination"
 	for name, tt := range map[string]struct {
@@ -42,6 +44,11 @@ func TestClosings(t *testing.T) {
 		if diff := cmp.Diff(tt.want, closings(sources, tt.faults, tt.exhausted)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+
+	got := closings([]lb.EgressSource{sources[3], confined}, nil, nil)
+	if diff := cmp.Diff([]lb.EgressClosing{{Service: api, Addresses: 1, Why: "no default route"}}, got); diff != "" {
+		t.Errorf("confined (-want +got):\n%s", diff)
 	}
 
 	log := slog.New(slog.DiscardHandler)

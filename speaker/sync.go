@@ -304,6 +304,7 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 	s.Here.Unfiltered, s.Here.Refused = w.filter.failed(), w.filter.refused()
 	isBehind := w.owners.contact.API() == lb.APIBehind
 	s.Here.EgressLacks = w.outgoing.lacks(!s.Here.Unfiltered, isBehind, w.cluster.APIAge())
+	s.Here.Ways = waysOf(in.links)
 	s.Here.Unserved = w.unserved(in)
 	return s
 }

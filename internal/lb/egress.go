@@ -51,6 +51,9 @@ type Egress struct {
 	// Sources are the addresses of this node's pods that send from an address of a Service, or may not send; ordered by
 	// Pod.
 	Sources []EgressSource
+	// Ways are default routes by links that the node's own default route does not lead over. Packets of sources with
+	// such a Link take them.
+	Ways []EgressWay
 	// Passes are the slices of other nodes: this node passes answers to them on. They are ordered by Address and First.
 	Passes []EgressPass
 	// Inside are the prefixes of destinations that are not outside of the cluster: pods translate nothing to them.
@@ -73,9 +76,23 @@ type EgressSource struct {
 	Link string
 	// Closed says why new connections are rejected; "" if they are not. Older connections go on.
 	Closed string
+	// Confined says why new connections are rejected to destinations to which only the node's default route leads; "" if
+	// they are not. It leads over another link, and Link has no way. If Closed is set, Confined is not.
+	Confined string
 }
 
-// EgressClosing tells that a node rejects new outgoing connections of pods of a Service.
+// EgressWay is a usable default route by a link of this node.
+type EgressWay struct {
+	Link string
+	Way
+}
+
+// Equal reports whether two ways are the same.
+func (w EgressWay) Equal(o EgressWay) bool {
+	return w.Link == o.Link && w.Family == o.Family && w.MTU == o.MTU && slices.Equal(w.Gateways, o.Gateways)
+}
+
+// EgressClosing tells that a node rejects new outgoing connections of pods of a Service, all of them or some.
 type EgressClosing struct {
 	Service Key
 	// Addresses counts the addresses of these pods on the node.

@@ -115,6 +115,8 @@ type Here struct {
 	Newer map[netip.Addr]string
 	// EgressLacks says why no pod of this node may send from an address of a Service, for each family in which none may.
 	EgressLacks map[Family]string
+	// Ways are the default routes of this node, by the names of its links.
+	Ways map[string][]Way
 	// Previous is this node's last plan. It is nil if the speaker has just started, or was stopped for so long
 	// that others may have decided without it.
 	Previous *Previous

@@ -43,8 +43,52 @@ func (p *planner) egress() lb.Egress {
 
 	if len(out.Sources) > 0 {
 		out.Inside = p.insidePrefixes()
+		out.Ways = p.ways()
 	}
 	return out
+}
+
+// ways returns the default routes by links of this node that its default routes do not lead over. It does not depend on
+// owners: older connections go on while an address has none.
+func (p *planner) ways() (out []lb.EgressWay) {
+	for _, l := range p.state.Links[p.node] {
+		for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
+			way, isNeeded := p.way(l.Name, f)
+			if isNeeded && way.IsUsable() {
+				out = append(out, lb.EgressWay{Link: l.Name, Way: way})
+			}
+		}
+	}
+	return out
+}
+
+// way returns the default route of a family by a link of this node. It is not needed if the node's default route leads
+// over the link, or if the node has no default route at all.
+func (p *planner) way(link string, f lb.Family) (way lb.Way, isNeeded bool) {
+	isOfFamily := func(w lb.Way) bool { return w.Family == f }
+	for _, ways := range p.state.Here.Ways {
+		isNeeded = isNeeded || slices.ContainsFunc(ways, isOfFamily)
+	}
+
+	i := slices.IndexFunc(p.state.Here.Ways[link], isOfFamily)
+	if i >= 0 {
+		way = p.state.Here.Ways[link][i]
+	}
+	return way, isNeeded && !way.Preferred
+}
+
+// wayFault returns why packets to destinations without a specific route cannot leave by a link of this node; "" if they
+// can.
+func (p *planner) wayFault(link string, f lb.Family) string {
+	way, isNeeded := p.way(link, f)
+	switch {
+	case !isNeeded || way.IsUsable():
+		return ""
+	case way.Strict && len(way.Gateways) > 0:
+		return fmt.Sprintf("node %s drops answers that arrive on link %[2]s: set net.ipv4.conf.%[2]s.rp_filter to 2",
+			p.node, link)
+	}
+	return fmt.Sprintf("node %s has no %s default route by link %s: add one with a higher metric", p.node, f, link)
 }
 
 // sources returns how the pods of a Service on this node send.
@@ -83,6 +127,8 @@ func (p *planner) source(s *lb.Service, f lb.Family) lb.EgressSource {
 		out.Closed = p.state.Here.EgressLacks[f]
 	case out.Closed == "" && !hasSlice:
 		out.Closed = fmt.Sprintf("node %s has no ports of %s", p.node, out.Address)
+	case out.Closed == "":
+		out.Confined = p.wayFault(out.Link, f)
 	}
 	return out
 }

@@ -48,6 +48,9 @@ func egressOf(e lb.Egress) string {
 		if s.Closed != "" {
 			text = fmt.Sprintf("%s closed: %s", s.Pod, s.Closed)
 		}
+		if s.Confined != "" {
+			text += " confined: " + s.Confined
+		}
 		parts = append(parts, text)
 	}
 	for _, p := range e.Passes {
@@ -128,6 +131,71 @@ func TestEgress(t *testing.T) {
 			}
 			if hasInside := len(got.Inside) > 0; hasInside != (len(got.Sources) > 0) {
 				t.Errorf("inside are %v of %d sources", got.Inside, len(got.Sources))
+			}
+		})
+	}
+}
+
+// route returns a default route of a family.
+func route(f lb.Family, gateways ...string) lb.Way {
+	w := lb.Way{Family: f}
+	for _, g := range gateways {
+		w.Gateways = append(w.Gateways, netip.MustParseAddr(g))
+	}
+	return w
+}
+
+// TestEgressWays: on a node with two networks pods leave by the link of the address. For all destinations it needs a
+// default route there, and answers must get in.
+func TestEgressWays(t *testing.T) {
+	preferred := func(w lb.Way) lb.Way { w.Preferred = true; return w }
+	strict := func(w lb.Way) lb.Way { w.Strict = true; return w }
+	const (
+		noRoute = "node w1 has no %s default route by link eth0: add one with a higher metric"
+		drops   = "node w1 drops answers that arrive on link eth0: set net.ipv4.conf.eth0.rp_filter to 2"
+	)
+	const confined = " confined: "
+	gone4, gone6 := fromV4+confined+fmt.Sprintf(noRoute, "IPv4"), fromV6+confined+fmt.Sprintf(noRoute, "IPv6")
+	core4, core6 := preferred(route(lb.IPv4, "10.9.0.1")), preferred(route(lb.IPv6, "fe80::9"))
+	type byLink = map[string][]lb.Way
+	for name, tt := range map[string]struct {
+		ways byLink
+		want string
+		// leave are the ways.
+		leave string
+	}{
+		"no default route": {nil, fromV4 + "; " + fromV6, ""},
+		"the default's link": {
+			byLink{"eth0": {preferred(route(lb.IPv4)), preferred(strict(route(lb.IPv6, "fe80::1")))}},
+			fromV4 + "; " + fromV6, "",
+		},
+		"only another link": {byLink{"eth1": {core4}}, gone4 + "; " + fromV6, ""},
+		"a second default route": {
+			byLink{"eth0": {route(lb.IPv4, "192.0.2.1"), route(lb.IPv6, "fe80::1", "fe80::2")}, "eth1": {core4, core6}},
+			fromV4 + "; " + fromV6, "eth0 IPv4 [192.0.2.1]; eth0 IPv6 [fe80::1 fe80::2]",
+		},
+		"a route without a router": {
+			byLink{"eth0": {route(lb.IPv4), route(lb.IPv6)}, "eth1": {core4, core6}}, gone4 + "; " + gone6, "",
+		},
+		"answers are dropped": {
+			byLink{"eth0": {strict(route(lb.IPv4, "192.0.2.1"))}, "eth1": {core4}},
+			fromV4 + confined + drops + "; " + fromV6, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := base()
+			sending(&s)
+			s.Here.Ways = tt.ways
+			got := Egress("w1", s)
+			if text := egressOf(got); text != tt.want+"; "+passesOn {
+				t.Errorf("got\n%s\nwant\n%s", text, tt.want)
+			}
+			var leave []string
+			for _, w := range got.Ways {
+				leave = append(leave, fmt.Sprintf("%s %s %v", w.Link, w.Family, w.Gateways))
+			}
+			if text := strings.Join(leave, "; "); text != tt.leave {
+				t.Errorf("ways are %q, want %q", text, tt.leave)
 			}
 		})
 	}

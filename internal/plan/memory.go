@@ -112,7 +112,7 @@ func common(s lb.State) lb.State {
 	s.ProxyPods = nil
 	s.Slices, s.EgressPods = nil, nil
 	h := &s.Here
-	h.EgressLacks = nil
+	h.EgressLacks, h.Ways = nil, nil
 	if h.Unserved, h.Advertised = nil, (lb.Map[netip.Addr, time.Time]{}); h.Previous != nil {
 		h.Previous = &lb.Previous{}
 	}
