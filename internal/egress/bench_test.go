@@ -286,6 +286,25 @@ func talk(c net.Conn) error {
 	return err
 }
 
+// BenchmarkWays: small packets of a pod on nodes with two networks, which leave by the clients' one, against the same
+// where the default route leads there.
+func BenchmarkWays(b *testing.B) {
+	before := nstest.LoadBefore(b)
+	nstest.Alone(b)
+	steered, other := newRig(b), nstest.Elsewhere(b, func() *rig { return newRig(b) })
+	steered.addCore()
+	for _, r := range []*rig{steered, other} {
+		r.translate(r.nodes[ownNode])
+	}
+	nstest.Compare(b, "ways", before, datagrams(steered), datagrams(other))
+}
+
+// datagrams returns a load: the small packets per second from the pod to the partner.
+func datagrams(r *rig) func() float64 {
+	c := r.pod.dial(r.t, "udp", partner4, benchPort)
+	return func() float64 { return nstest.Rate(func() { _, _ = c.Write([]byte("x")) }) }
+}
+
 // crowdServices is the number of egress Services in a crowd. Each has an address of each family and crowdSlices slices.
 const (
 	crowdServices = 1000
@@ -350,10 +369,7 @@ func timeOf(do func()) time.Duration {
 
 // BenchmarkOtherPackets: small packets of a pod that no Service selects, on a node that knows the crowd.
 func BenchmarkOtherPackets(b *testing.B) {
-	compareCrowd(b, "other_packets", func(r *rig) func() float64 {
-		c := r.pod.dial(b, "udp", partner4, benchPort)
-		return func() float64 { return nstest.Rate(func() { _, _ = c.Write([]byte("x")) }) }
-	})
+	compareCrowd(b, "other_packets", datagrams)
 }
 
 // BenchmarkOtherAnswers: small packets to such a pod.

@@ -19,8 +19,11 @@
 //
 //	pass       (prerouting, -299)   an answer, an echo reply or an ICMP error for a port of another node's slice,
 //	                                from no MAC in the set speakers ──► dup to that node, drop here
-//	forward    (forward, -10)       leaves by an uplink:
-//	                                  of a translated connection, but not from the pod of its source ──► refuse
+//	steer      (prerouting, -90)    of a connection that a pod opened to outside, if the default route does not lead
+//	                                over the link of its address ──► mark with the number of the way
+//	forward    (forward, -10)       ──► no mark; leaves by an uplink:
+//	                                  of a translated connection, but not from the pod of its source ──► refuse,
+//	                                    or not by the link of its address ──► drop
 //	                                  new, from a source without a right ──► refuse
 //	translate  (postrouting, 90)    new, from a pod with a right, by the link of its address ──► address and slice
 //
@@ -49,6 +52,25 @@
 // addresses, and the prefixes that the main routing table sends through another node. Nothing is translated to them,
 // nor to an address that kube-proxy translated, nor on links that cannot announce, such as tunnels.
 //
+// # Ways
+//
+// The nodes' default route may lead over another link than the address's, which then has a way: a default route of its
+// own, which the plan takes from what the node has (Desired.Ways). Up to three ways of a family have a number. For each
+// there are two routing rules and a table, whose protocol is 72:
+//
+//	32700: fwmark 0x1000/0x3000 lookup main suppress_prefixlength 0
+//	32701: fwmark 0x1000/0x3000 lookup 7301               # and so on: 0x2000 has 7302, 0x3000 has 7303
+//
+// So specific routes hold, and only the default route is another one. The marks live from after the destination NAT
+// until after the choice of the route. Rules for the pods' addresses in their place (`from POD`) would need no marks,
+// but would also turn what kube-proxy translated, packets to nodes beyond the default route, and answers to clients of
+// other links; and the kernel walks all rules for each packet.
+//
+// Older connections of a source never leave by another link: while their way is missing their packets are dropped. New
+// ones take the main table then, and are refused as on a wrong link. Rules and routes of other programs with these
+// priorities and in these tables stay, and close the sources that need them. So does a rule that comes first and leads
+// to another link.
+//
 // # Limits
 //
 // A node has at most 4,096 connections from one address to one port of a partner. The kernel drops the first packet of
@@ -59,6 +81,6 @@
 // the node, and are deleted then. Nodes without a speaker neither translate nor pass answers on. TCP, UDP and echo
 // requests are translated, and all else is refused.
 //
-// The package takes no decisions: the plan chooses addresses, slices and closed sources before Set. It changes no other
-// table.
+// The package takes no decisions: the plan chooses addresses, slices, ways and closed sources before Set. It changes no
+// other table.
 package egress

@@ -31,6 +31,7 @@ func (d *Desired) equal(o *Desired) bool {
 	return sameSpeakers &&
 		slices.Equal(d.Sources, o.Sources) &&
 		slices.Equal(d.Passes, o.Passes) &&
+		slices.EqualFunc(d.Ways, o.Ways, lb.EgressWay.Equal) &&
 		slices.Equal(d.Inside, o.Inside) &&
 		slices.Equal(d.Nodes, o.Nodes)
 }
@@ -52,8 +53,9 @@ type Translator struct {
 	tables  []*table
 	// wake makes Run synchronize, and arrived reports a new desired state to Run.
 	wake, arrived lb.Signal
-	// conntrack changes the kernel's connections.
+	// conntrack changes the kernel's connections, and routing its routing rules and tables.
 	conntrack *conntrack
+	routing   *routing
 
 	mu sync.Mutex
 	// desired is the argument of the last Set; nil before the first.
@@ -65,6 +67,8 @@ type Translator struct {
 	model *model
 	// known are the rights that are in the kernel, by the address of the pod; nil until they are read.
 	known map[netip.Addr]right
+	// ways are the links of the ways of the last model; nil until they are read.
+	ways map[lb.Family]waySlots
 	// repairsSwept is the number of repairs after which connections were last swept.
 	repairsSwept uint64
 	// faults is the result of Faults, and exhausted of Exhausted.
@@ -79,6 +83,7 @@ func New(c Config) *Translator {
 		wake:      lb.NewSignal(),
 		arrived:   lb.NewSignal(),
 		conntrack: newConntrack(c.Log),
+		routing:   &routing{log: c.Log, isUsed: true},
 	}
 	t.bridges = newTable(c.Log, "bridge", bridgeLayout(), t.wake.Kick)
 	for _, f := range families() {
@@ -126,6 +131,9 @@ func (t *Translator) readUplinks(d *Desired) map[string]int {
 	for _, p := range d.Passes {
 		named[p.Link] = true
 	}
+	for _, w := range d.Ways {
+		named[w.Link] = true
+	}
 
 	out := make(map[string]int)
 	for _, l := range t.config.Links() {
@@ -143,6 +151,11 @@ func (t *Translator) sync(v *view, uplinks map[string]int) {
 	t.readKnown()
 	portOf := func(s lb.EgressSource) (port, string) { return t.portOf(s, v) }
 	m := newModel(t.desired, uplinks, v.routed, portOf)
+	m.chooseWays(t.ways, t.known)
+	t.ways = m.ways
+	faults := t.routing.set(m.routes())
+	m.closeWays(func(s source) string { return faults[m.wayOf(s)] })
+	m.closeWays(m.misled)
 	t.conntrack.forget(t.stale(m))
 
 	ports := m.ports()
@@ -216,11 +229,13 @@ func (t *Translator) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// Remove deletes the tables. A concurrent Run does not restore them; the next Set does.
+// Remove deletes the tables, and the routing rules and tables. A concurrent Run does not restore them; the next Set
+// does.
 func (t *Translator) Remove() (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.desired, t.model = nil, nil
+	err = t.routing.remove()
 	for _, table := range append(slices.Clone(t.tables), t.bridges) {
 		err = errors.Join(err, table.Remove())
 	}

@@ -31,6 +31,12 @@ const (
 	// podsSet holds link and address of the pods in sourcesSet, and rightsSet also the link by which packets leave.
 	podsSet   = "pods"
 	rightsSet = "rights"
+	// exitsSet holds the same for pods whose older connections leave by a link.
+	exitsSet = "exits"
+	// ways1Set and the next sets hold link and address of the pods whose packets take the first way and the next ones.
+	ways1Set = "ways1"
+	ways2Set = "ways2"
+	ways3Set = "ways3"
 	// translationsMap, firstsMap and lastsMap map link and address of a pod to the egress address, and to the first and
 	// the last port of the slice. The nft command could not print them as one map.
 	translationsMap = "translations"
@@ -47,6 +53,7 @@ const (
 // Names of the chains of a table.
 const (
 	passChain    = "pass"
+	steerChain   = "steer"
 	openChain    = "open"
 	gateChain    = "gate"
 	refuseChain  = "refuse"
@@ -60,6 +67,8 @@ const (
 const (
 	// passPriority is before conntrack: an answer that is passed on has no entry here.
 	passPriority = -299
+	// steerPriority is between the destination NAT of other programs (-100) and the choice of the route.
+	steerPriority = -90
 	// forwardPriority is before the filters of other programs, which may drop without an answer.
 	forwardPriority = -10
 	// natPriority is before the source NAT of other programs (100), and of IPVS (98, 99). The first rule that
@@ -157,12 +166,16 @@ func (f *family) layout() *nft.Layout {
 		{Name: sourcesSet, Key: nft.Key{f.Address}},
 		{Name: podsSet, Key: pod},
 		{Name: rightsSet, Key: nft.Key{nft.LinkIndex, f.Address, nft.LinkIndex}},
+		{Name: exitsSet, Key: nft.Key{nft.LinkIndex, f.Address, nft.LinkIndex}},
 		{Name: translationsMap, Key: pod, Flags: unix.NFT_SET_MAP, Data: f.Address},
 		{Name: firstsMap, Key: pod, Flags: unix.NFT_SET_MAP, Data: nft.Port},
 		{Name: lastsMap, Key: pod, Flags: unix.NFT_SET_MAP, Data: nft.Port},
 		{Name: passesMap, Key: slice, Flags: unix.NFT_SET_MAP, Data: f.Address},
 		{Name: linksMap, Key: slice, Flags: unix.NFT_SET_MAP, Data: nft.LinkIndex},
 		{Name: speakersSet, Key: nft.Key{nft.MAC}},
+	}
+	for _, name := range waySets() {
+		sets = append(sets, nft.Set{Name: name, Key: pod})
 	}
 
 	return nft.NewLayout(nft.Table{Family: f.Proto, Name: tableName}, sets, []nft.Chain{
@@ -172,6 +185,10 @@ func (f *family) layout() *nft.Layout {
 		{
 			Name: passChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: passPriority,
 			Rules: f.pass(),
+		},
+		{
+			Name: steerChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: steerPriority,
+			Rules: f.steer(),
 		},
 		{
 			Name: forwardChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: forwardPriority,
@@ -187,6 +204,25 @@ func (f *family) layout() *nft.Layout {
 		},
 	})
 }
+
+// steer returns the rules that mark the packets which take a way: packets of connections that pods opened to outside of
+// the cluster. Answers to connections that others opened go as before, and so does what kube-proxy translated.
+func (f *family) steer() []nft.Rule {
+	rules := []nft.Rule{slices.Concat(f.loadPod(), notIn(podsSet), accept())}
+	for i, set := range waySets() {
+		rules = append(rules, slices.Concat(
+			f.loadPod(),
+			in(set),
+			direction(directionOriginal),
+			f.leavesCluster(),
+			nft.ChangeMark(wayMask, wayMark(i+1)),
+		))
+	}
+	return rules
+}
+
+// waySets returns the names of the sets of the ways, in the order of their numbers.
+func waySets() []string { return []string{ways1Set, ways2Set, ways3Set} }
 
 // translate returns the rules that translate the first packet of a connection with a right. A connection to an address
 // that kube-proxy translated stays in the cluster.
@@ -213,9 +249,9 @@ func (f *family) translate() []nft.Rule {
 	}
 }
 
-// forward returns the rules about packets that leave by an uplink. The gate checks the packets of translated
-// connections, because the entry of a former pod must not serve the next pod with its address. New connections of
-// sources need a right.
+// forward returns the rules about packets that leave by an uplink. Their route is known, so the marks of ways end. The
+// gate checks the packets of translated connections, because the entry of a former pod must not serve the next pod with
+// its address. New connections of sources need a right.
 func (f *family) forward() []nft.Rule {
 	isTranslated := slices.Concat(
 		direction(directionOriginal),
@@ -230,17 +266,20 @@ func (f *family) forward() []nft.Rule {
 	)
 
 	return []nft.Rule{
+		slices.Concat(f.loadPod(), in(podsSet), nft.ChangeMark(wayMask, 0)),
 		slices.Concat(nft.Expr(&expr.Meta{Key: expr.MetaKeyOIF, Register: keyReg}), notIn(uplinksSet), accept()),
 		slices.Concat(isTranslated, goTo(gateChain)),
 		slices.Concat(isNew, goTo(openChain)),
 	}
 }
 
-// gate returns the rules for packets of translated connections: the pod of the address must have sent them.
+// gate returns the rules for packets of translated connections: the pod of the address must have sent them. By another
+// link than the address's none leaves: they are dropped, so that their connections go on once the route is right again.
 func (f *family) gate() []nft.Rule {
 	return []nft.Rule{
 		slices.Concat(notFromPort(), goTo(refuseChain)),
-		slices.Concat(f.loadPod(), in(podsSet), accept()),
+		slices.Concat(f.loadPod(), f.loadExit(), in(exitsSet), accept()),
+		slices.Concat(f.loadPod(), in(podsSet), nft.Expr(&expr.Verdict{Kind: expr.VerdictDrop})),
 		goTo(refuseChain),
 	}
 }
@@ -282,9 +321,14 @@ func (f *family) hasRight() nft.Rule {
 		nft.Expr(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: keyReg}),
 		in(protocolsSet),
 		f.loadPod(),
-		nft.Expr(&expr.Meta{Key: expr.MetaKeyOIF, Register: keyReg + 1 + f.Words()}),
+		f.loadExit(),
 		in(rightsSet),
 	)
+}
+
+// loadExit loads the link by which the packet leaves, behind the key of a pod.
+func (f *family) loadExit() nft.Rule {
+	return nft.Expr(&expr.Meta{Key: expr.MetaKeyOIF, Register: keyReg + 1 + f.Words()})
 }
 
 // loadPod loads the key of a pod: the link and the source of the packet.

@@ -44,6 +44,9 @@ type source struct {
 	port port
 	// uplink is the index of the link that the packets leave by; 0 while the pod has no right.
 	uplink int
+	// exit is the index of the link that the packets of older connections leave by; 0 if there is none. It outlasts the
+	// right. And way is the same if they need a way.
+	exit, way int
 }
 
 // hasRight reports whether the pod may open connections from the address.
@@ -57,6 +60,8 @@ type model struct {
 	routed  []netip.Prefix
 	// sources are the sources by the pod's address.
 	sources map[netip.Addr]source
+	// ways are the links over which pods leave although the default route leads elsewhere.
+	ways map[lb.Family]waySlots
 	// faults say why a source that should be open is not.
 	faults map[netip.Addr]string
 }
@@ -155,6 +160,7 @@ func (m *model) elements(f *family) (list nft.Elements) {
 		}
 	}
 
+	m.wayElements(f, &list)
 	m.passes(f, &list, addresses)
 	delete(bridges, 0)
 	for index := range bridges {
@@ -181,6 +187,9 @@ func (s source) elements(list *nft.Elements) {
 
 	key := link(s.port.link()) + address
 	list.Put(podsSet, key, "")
+	if s.exit != 0 {
+		list.Put(exitsSet, key+link(s.exit), "")
+	}
 	if !s.hasRight() {
 		return
 	}

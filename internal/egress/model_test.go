@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -112,5 +113,62 @@ func TestInsidePrefixes(t *testing.T) {
 	list := m.intervals(families()[1])
 	if last := list[len(list)-1]; last.Value != "" {
 		t.Errorf("the last interval of IPv6 ends with %x", last.Value)
+	}
+}
+
+// TestChooseWays: ways keep their numbers, sources without a link keep their ways, and a node has a limited number.
+func TestChooseWays(t *testing.T) {
+	d := &Desired{}
+	uplinks := map[string]int{}
+	add := func(i int, link string) {
+		pod := addr(fmt.Sprint("10.244.1.", i))
+		s := lb.EgressSource{Pod: pod, Address: addr(vip4), First: 36864, Link: link}
+		if link == "" {
+			s.Closed = "no node announces it"
+		}
+		d.Sources = append(d.Sources, s)
+	}
+	for i, name := range []string{"eth0", "eth1", "eth2", "eth3", "eth4"} {
+		uplinks[name] = 10 + i
+		add(i, name)
+		if name != "eth0" {
+			d.Ways = append(d.Ways, wayBy(name, router4), wayBy(name, router6))
+		}
+	}
+	add(5, "")
+	add(6, "")
+	add(7, "eth1")
+	d.Sources[7].First = 0 // translates nothing
+	known := map[netip.Addr]right{addr("10.244.1.5"): {exit: 13}, addr("10.244.1.6"): {exit: 99}}
+	known[addr("10.244.1.7")] = right{exit: 11}
+
+	of := func(former map[lb.Family]waySlots, sources ...int) *model {
+		some := &Desired{}
+		some.Ways = d.Ways
+		for _, i := range sources {
+			some.Sources = append(some.Sources, d.Sources[i])
+		}
+		m := newModel(some, uplinks, nil, func(s lb.EgressSource) (port, string) { return port{name: "veth", index: 20}, "" })
+		m.chooseWays(former, known)
+		return m
+	}
+	for name, tt := range map[string]struct {
+		former  waySlots
+		sources []int
+		want    waySlots
+		faults  int
+	}{
+		"the default's link":   {waySlots{}, []int{0}, waySlots{}, 0},
+		"in order":             {waySlots{}, []int{2, 1}, waySlots{11, 12}, 0},
+		"numbers stay":         {waySlots{0, 12, 14}, []int{1, 2, 3, 0}, waySlots{11, 12, 13}, 0},
+		"without a link":       {waySlots{11, 13}, []int{5, 6}, waySlots{0, 13}, 0},
+		"without a slice":      {waySlots{11}, []int{7}, waySlots{}, 0},
+		"too many":             {waySlots{14, 13, 12}, []int{1, 2, 3, 4}, waySlots{14, 13, 12}, 1},
+		"a link that has gone": {waySlots{99}, []int{6, 1}, waySlots{11}, 0},
+	} {
+		m := of(map[lb.Family]waySlots{lb.IPv4: tt.former, lb.IPv6: {11}}, tt.sources...)
+		if got := m.ways[lb.IPv4]; got != tt.want || len(m.faults) != tt.faults || m.ways[lb.IPv6] != (waySlots{}) {
+			t.Errorf("%s: ways %v, faults %v; want %v and %d faults", name, m.ways, m.faults, tt.want, tt.faults)
+		}
 	}
 }

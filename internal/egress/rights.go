@@ -19,6 +19,8 @@ type right struct {
 	// address and first are the slice of the pod; zero while it has no right.
 	address netip.Addr
 	first   uint16
+	// exit is the index of the link that its packets leave by; 0 if that is unknown.
+	exit int
 	// replaced is when another veth was found for the same pod; zero if there is none.
 	replaced time.Time
 }
@@ -30,7 +32,7 @@ func (r right) equal(o right) bool {
 
 // right returns the right of a source.
 func (s source) right() right {
-	r := right{uid: s.UID, port: s.port}
+	r := right{uid: s.UID, port: s.port, exit: s.exit}
 	if s.hasRight() {
 		r.address, r.first = s.Address, s.First
 	}
@@ -43,6 +45,10 @@ func (t *Translator) readKnown() {
 		return
 	}
 
+	content, err := t.routing.read()
+	if err == nil {
+		t.ways = content.ways()
+	}
 	t.known = make(map[netip.Addr]right)
 	ports := readPorts(t.bridges.layout)
 	for _, table := range t.tables {
@@ -52,7 +58,7 @@ func (t *Translator) readKnown() {
 		}
 
 		for _, e := range content.Elements {
-			pod, ok := podOf(e.Key)
+			pod, ok := podOf(e)
 			if !ok {
 				continue
 			}
@@ -68,6 +74,8 @@ func (t *Translator) readKnown() {
 				r.address, _ = netip.AddrFromSlice([]byte(e.Value))
 			case firstsMap:
 				r.first = binary.BigEndian.Uint16([]byte(e.Value))
+			case exitsSet:
+				r.exit = int(binary.NativeEndian.Uint32([]byte(e.Key[len(e.Key)-indexSize:])))
 			default:
 				continue
 			}
@@ -85,7 +93,7 @@ func readPorts(layout *nft.Layout) map[netip.Addr]int {
 	}
 
 	for _, e := range content.Elements {
-		if pod, ok := podOf(e.Key); ok {
+		if pod, ok := podOf(e); ok {
 			out[pod] = int(binary.NativeEndian.Uint32([]byte(e.Key)))
 		}
 	}
@@ -93,13 +101,19 @@ func readPorts(layout *nft.Layout) map[netip.Addr]int {
 	return out
 }
 
-// podOf returns the address in a key of link and address.
-func podOf(key string) (netip.Addr, bool) {
-	const indexSize = 4
-	if len(key) < indexSize {
+// indexSize is the size of a link in a key, in bytes.
+const indexSize = 4
+
+// podOf returns the address in a key that begins with link and address.
+func podOf(e nft.Element) (netip.Addr, bool) {
+	if len(e.Key) < indexSize {
 		return netip.Addr{}, false
 	}
-	return netip.AddrFromSlice([]byte(key[indexSize:]))
+	address := e.Key[indexSize:]
+	if e.Set == exitsSet || e.Set == rightsSet {
+		address = address[:max(len(address)-indexSize, 0)]
+	}
+	return netip.AddrFromSlice([]byte(address))
 }
 
 // replaceDelay is the time for which a pod has no right after another veth was found for it. Usually that veth is the

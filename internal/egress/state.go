@@ -19,7 +19,7 @@ type FamilyState struct {
 	// Failure is the error of the last attempt to change the table; empty if it succeeded.
 	Failure string `json:",omitempty"`
 	// Open counts the pods that may open connections from an address. Closed counts those that may not by the plan, and
-	// Faulty those whose link is unknown.
+	// Faulty those in Faults.
 	Open, Closed, Faulty int
 	// Passed and Rejected count packets since the table was made.
 	Passed, Rejected uint64
@@ -71,7 +71,7 @@ func (s *FamilyState) count(m *model, f *family) {
 
 // repairs returns the number of repairs of all tables.
 func (t *Translator) repairs() uint64 {
-	n := t.bridges.Repairs()
+	n := t.bridges.Repairs() + t.routing.repairs.Load()
 	for _, table := range t.tables {
 		n += table.Repairs()
 	}
@@ -94,7 +94,7 @@ var exhaustedDesc = prometheus.NewDesc(
 
 var sourcesDesc = prometheus.NewDesc(
 	"holdfast_egress_sources",
-	"Pod addresses of this node with egress, by state: open, closed, or faulty if their link is unknown.",
+	"Pod addresses of this node with egress, by state: open, closed, or faulty if their link or route is missing.",
 	[]string{"family", "state"},
 	nil,
 )

@@ -133,7 +133,10 @@ func (t *Translator) watchOnce(ctx context.Context) error {
 		return fmt.Errorf("open rtnetlink: %w", err)
 	}
 
-	for _, group := range []uint32{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE} {
+	for _, group := range []uint32{
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+	} {
 		err = errors.Join(err, conn.JoinGroup(group))
 	}
 	if err != nil {

@@ -91,6 +91,10 @@ type world struct {
 	t                    testing.TB
 	lan, router, partner *nstest.NS
 	nodes                []*node
+	// core is the router of the nodes' own network, if they have one. Desired states have ways, and also inside.
+	core   *nstest.NS
+	ways   []lb.EgressWay
+	inside []netip.Prefix
 	// say makes the partner send a line on every connection to laterPort.
 	say chan struct{}
 }
@@ -255,6 +259,8 @@ func (w *world) owner(n *node) {
 func (w *world) desired(n *node) Desired {
 	d := Desired{Speakers: map[lb.MAC]bool{}}
 	d.Inside = []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00::/16"), prefix("10.96.0.0/16"), prefix("fd01::/64")}
+	d.Inside = append(d.Inside, w.inside...)
+	d.Ways = w.ways
 	for _, p := range n.pods {
 		for _, a := range p.all() {
 			d.Sources = append(d.Sources, lb.EgressSource{
