@@ -35,6 +35,7 @@ var packageFigures = slices.Concat([]packageFigure{
 	{"egress_map_1000_ms", "ms", egressPackage, "Map", "map_1000_ms"},
 	{"egress_map_one_ms", "ms", egressPackage, "Map", "map_one_ms"},
 	{"egress_map_kernel_mib", "MiB", egressPackage, "Map", "kernel_MiB"},
+	{"egress_ways_packet_ns", "ns", egressPackage, "Ways", "added_ns"},
 	{"egress_other_packet_ns", "ns", egressPackage, "OtherPackets", "added_ns"},
 	{"egress_other_answer_ns", "ns", egressPackage, "OtherAnswers", "added_ns"},
 },
@@ -53,6 +54,7 @@ var packageFigures = slices.Concat([]packageFigure{
 	ratioFigures(egressPackage, "egress_connrate", "ConnectionRate", "connrate"),
 	ratioFigures(egressPackage, "egress_connrate_passed", "ConnectionRatePassed", "connrate_passed"),
 	ratioFigures(egressPackage, "egress_connrate_routed", "ConnectionRateRouted", "connrate_routed"),
+	ratioFigures(egressPackage, "egress_ways", "Ways", "ways"),
 )
 
 // ratioFigures returns the figures of a benchmark that compares: the ratio, the bound that it is above with 95 %
