@@ -20,6 +20,7 @@ import (
 
 // testChart upgrades, rolls back, uninstalls and reinstalls the chart.
 func testChart(t *testing.T, e *env) {
+	e.routeByLAN(t, e.workers()...)
 	l2 := e.service(t, e.app, "chart-l2", annotation(egressAnnotation, "true"))
 	bgp := e.service(t, e.app, "chart-bgp", routed)
 	e.served(t, testbed.Client, l2)

@@ -266,6 +266,7 @@ func (e *env) autoAssign(ctx context.Context, on bool) error {
 
 // testSamples applies every file of config/samples to a real API server.
 func testSamples(t *testing.T, e *env) {
+	e.routeByLAN(t, e.workers()...)
 	app := e.app
 	app.Namespace, app.Name = e.namespace(t), "web"
 	must(t, e.Deploy(t.Context(), app))

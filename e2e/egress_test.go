@@ -54,6 +54,8 @@ spec:
 // announces, and servers outside of the cluster.
 type egressBed struct {
 	*env
+	// test is the test of the whole bed.
+	test      *testing.T
 	app       testbed.App
 	owner     string
 	addresses []netip.Addr
@@ -66,6 +68,7 @@ func testEgress(t *testing.T, e *env) {
 	b := newEgressBed(t, e)
 	t.Run("Sources", b.testSources)
 	t.Run("OtherPods", b.testOtherPods)
+	t.Run("OtherLink", b.testOtherLink)
 	t.Run("PlannedMove", b.testPlannedMove)
 	t.Run("PowerOff", b.testPowerOff)
 	t.Run("Faults", b.testFaults)
@@ -79,7 +82,7 @@ func testEgress(t *testing.T, e *env) {
 func newEgressBed(t *testing.T, e *env) *egressBed {
 	t.Helper()
 	workers := e.workers()
-	b := &egressBed{env: e, owner: workers[2]}
+	b := &egressBed{env: e, test: t, owner: workers[2]}
 	e.apply(t, fmt.Sprintf(egressObjects, b.owner))
 
 	b.app = testbed.App{Namespace: e.namespace(t), Name: "sender", Replicas: 2, Nodes: workers[:2]}
@@ -176,6 +179,71 @@ func (b *egressBed) testOtherPods(t *testing.T) {
 	for _, server := range b.servers {
 		must(t, b.sendsFromElsewhere(t.Context(), &pods[0], server))
 	}
+}
+
+// testOtherLink: the default routes of the nodes lead over another link than the addresses'. Beyond that link pods
+// reach nothing until their nodes have default routes by it, and send from the addresses then. The next tests go on so.
+func (b *egressBed) testOtherLink(t *testing.T) {
+	if b.leavesByLAN(t, b.app.Nodes[0]) {
+		t.Skip("the nodes have no default route by another link")
+	}
+
+	var beyond []netip.AddrPort
+	for _, address := range []string{"203.0.113.9", "2001:db8:b::9"} {
+		a := netip.MustParseAddr(address)
+		prefix := netip.PrefixFrom(a, a.BitLen()).String()
+		must(t, b.do(t.Context(), testbed.Client, "ip", "address", "add", prefix, "dev", "lo"))
+		undo(b.test, func(ctx context.Context) error {
+			return b.do(ctx, testbed.Client, "ip", "address", "del", prefix, "dev", "lo")
+		})
+		server, err := b.Serve(context.WithoutCancel(t.Context()), testbed.Client, netip.AddrPortFrom(a, egressPort))
+		must(t, err)
+		undo(b.test, func(context.Context) error { return server.Stop() })
+		beyond = append(beyond, server.At)
+	}
+	b.rejects(t, beyond...)
+	must(t, testbed.Until(t.Context(), time.Minute, "report of a missing route", func(ctx context.Context) error {
+		got, err := b.ServiceCondition(ctx, b.app.Namespace, "sender", v1beta1.ConditionEgress)
+		const text = "default route by link " + testbed.LAN
+		if err == nil && (got.Status != metav1.ConditionFalse || !strings.Contains(got.Message, text)) {
+			err = fmt.Errorf("it is %s: %s", got.Status, got.Message)
+		}
+		return err
+	}))
+
+	b.routeByLAN(b.test, b.app.Nodes...)
+	b.servers = append(b.servers, beyond...)
+	for _, pod := range b.pods(t) {
+		b.waitSource(t, &pod)
+	}
+	b.testSources(t)
+}
+
+// routeByLAN gives nodes default routes by the LAN until the end of the test, unless theirs lead there. Others come
+// first.
+func (e *env) routeByLAN(t *testing.T, nodes ...string) {
+	t.Helper()
+	if e.leavesByLAN(t, nodes[0]) {
+		return
+	}
+	for _, node := range nodes {
+		for _, gateway := range []string{"172.30.0.100", "fd00:30::100"} {
+			route := fmt.Sprintf("default via %s dev %s metric 4000", gateway, testbed.LAN)
+			must(t, e.do(t.Context(), node, "sh", "-c", "ip route replace "+route))
+			// A node that was off has lost it.
+			undo(t, func(ctx context.Context) error {
+				return e.do(ctx, node, "sh", "-c", "ip route del "+route+" || true")
+			})
+		}
+	}
+}
+
+// leavesByLAN reports whether a node's default route leads over the LAN.
+func (e *env) leavesByLAN(t *testing.T, node string) bool {
+	t.Helper()
+	routes, err := e.On(t.Context(), node, "ip", "route", "list", "default")
+	must(t, err)
+	return strings.Contains(routes, testbed.LAN)
 }
 
 // sendsFromElsewhere returns an error if a pod sends to a server from the Service's addresses. Where the network plugin
@@ -323,6 +391,7 @@ func (b *egressBed) testManyConnections(t *testing.T) {
 		t.Skip("many outgoing connections run with -matrix")
 	}
 	const total = 10_000
+	b.servers = b.servers[:2] // the third node has no default route by the LAN
 	b.app.Nodes = b.workers()[:3]
 	b.app.Replicas = 3
 	must(t, b.Deploy(t.Context(), b.app))
@@ -355,8 +424,15 @@ func (b *egressBed) testNoOwner(t *testing.T) {
 	advertisement := fmt.Sprintf(egressAdvertisement, b.owner)
 	undo(t, func(ctx context.Context) error { return b.Apply(ctx, "", []byte(advertisement)) })
 	must(t, b.Delete(t.Context(), "", []byte(advertisement)))
+	b.rejects(t, b.servers...)
+	b.waitCondition(t, b.app.Namespace, "sender", v1beta1.ConditionEgress, metav1.ConditionFalse, "EgressUnavailable")
+}
+
+// rejects waits until the nodes reject connections of all pods to servers at once.
+func (b *egressBed) rejects(t *testing.T, servers ...netip.AddrPort) {
+	t.Helper()
 	for _, pod := range b.pods(t) {
-		for _, server := range b.servers {
+		for _, server := range servers {
 			must(t, testbed.Until(t.Context(), soon, "rejection", func(ctx context.Context) error {
 				start := time.Now()
 				from, err := b.AskIn(ctx, &pod, probe.TCP, server)
@@ -370,7 +446,6 @@ func (b *egressBed) testNoOwner(t *testing.T) {
 			}))
 		}
 	}
-	b.waitCondition(t, b.app.Namespace, "sender", v1beta1.ConditionEgress, metav1.ConditionFalse, "EgressUnavailable")
 }
 
 // testEnded removes the annotation: pods send from their nodes again, and the condition goes.
