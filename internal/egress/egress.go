@@ -98,7 +98,8 @@ func New(c Config) *Translator {
 // Try asks the kernel whether it accepts the table of a family, and changes nothing.
 func Try(name lb.Family) error {
 	all := families()
-	i := slices.IndexFunc(all, func(f *family) bool { return f.name == name })
+	isNamed := func(f *family) bool { return f.name == name }
+	i := slices.IndexFunc(all, isNamed)
 	return all[i].layout().Try()
 }
 
@@ -113,12 +114,16 @@ func (t *Translator) Set(d Desired) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	uplinks := t.readUplinks(&d)
-	same := t.desired != nil && t.desired.equal(&d) && maps.Equal(t.model.uplinks, uplinks)
+	same := t.desired != nil &&
+		t.desired.equal(&d) &&
+		maps.Equal(t.model.uplinks, uplinks)
 	t.desired = &d
-	if !same {
-		t.sync(t.read(), uplinks)
-		t.arrived.Kick()
+	if same {
+		return
 	}
+
+	t.sync(t.read(), uplinks)
+	t.arrived.Kick()
 }
 
 // readUplinks returns the links that lead out of the cluster: links that may announce addresses, and links of the
@@ -138,7 +143,8 @@ func (t *Translator) readUplinks(d *Desired) map[string]int {
 	out := make(map[string]int)
 	for _, l := range t.config.Links() {
 		l.Up = true
-		if l.CanAnnounce() && (l.Usable() || named[l.Name]) {
+		isWanted := l.Usable() || named[l.Name]
+		if isWanted && l.CanAnnounce() {
 			out[l.Name] = l.Index
 		}
 	}
@@ -159,13 +165,18 @@ func (t *Translator) sync(v *view, uplinks map[string]int) {
 	t.conntrack.forget(t.stale(m))
 
 	ports := m.ports()
-	if err := t.bridges.set(ports, len(ports) > 0); err != nil {
-		m.refuse(func(s source) bool { return s.port.bridge != 0 }, err)
+	err := t.bridges.set(ports, len(ports) > 0)
+	if err != nil {
+		isBridged := func(s source) bool { return s.port.bridge != 0 }
+		m.refuse(isBridged, err)
 	}
 
 	for _, table := range t.tables {
-		if err := table.set(m.elements(table.family), m.needs(table.family)); err != nil {
-			m.refuse(func(s source) bool { return table.family.Has(s.Pod) }, err)
+		f := table.family
+		err := table.set(m.elements(f), m.needs(f))
+		if err != nil {
+			isOfFamily := func(s source) bool { return f.Has(s.Pod) }
+			m.refuse(isOfFamily, err)
 		}
 	}
 
@@ -220,7 +231,9 @@ func (t *Translator) Exhausted() []netip.Addr {
 func (t *Translator) Run(ctx context.Context) error {
 	var tasks errgroup.Group
 	for _, table := range append(slices.Clone(t.tables), t.bridges) {
-		tasks.Go(func() error { return table.Run(ctx) })
+		tasks.Go(func() error {
+			return table.Run(ctx)
+		})
 	}
 
 	tasks.Go(func() error { return t.conntrack.run(ctx) })

@@ -131,341 +131,148 @@ type family struct {
 
 // families returns both families, in the order of State.
 func families() []*family {
-	return []*family{
-		{
-			Family: nft.IPv4(), name: lb.IPv4, etherType: unix.ETH_P_IP, offTimeToLive: 8,
-			// RFC 792. Destination unreachable, time exceeded and parameter problem report errors.
-			echoRequest: 8, echoReply: 0, errors: [][2]byte{{3, 3}, {11, 12}},
-			headerSize: 20, offProtocol: 9, version: 0x45, versionMask: 0xff,
-			prohibited: 13, // RFC 1812 section 5.2.7.1
-			// This network, loopback, link-local, multicast (RFC 6890, RFC 5771) and limited broadcast.
-			inside: []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32"},
+	return []*family{ipv4(), ipv6()}
+}
+
+func ipv4() *family {
+	return &family{
+		Family:        nft.IPv4(),
+		name:          lb.IPv4,
+		etherType:     unix.ETH_P_IP,
+		offTimeToLive: 8,
+		// RFC 792. Destination unreachable, time exceeded and parameter problem report errors.
+		echoRequest: 8,
+		echoReply:   0,
+		errors:      [][2]byte{{3, 3}, {11, 12}},
+		headerSize:  20,
+		offProtocol: 9,
+		version:     0x45,
+		versionMask: 0xff,
+		prohibited:  13, // RFC 1812 section 5.2.7.1
+		// This network, loopback, link-local, multicast (RFC 6890, RFC 5771) and limited broadcast.
+		inside: []string{
+			"0.0.0.0/8",
+			"127.0.0.0/8",
+			"169.254.0.0/16",
+			"224.0.0.0/4",
+			"255.255.255.255/32",
 		},
-		{
-			Family: nft.IPv6(), name: lb.IPv6, etherType: unix.ETH_P_IPV6, offTimeToLive: 7,
-			// RFC 4443. Destination unreachable, packet too big, time exceeded and parameter problem report errors.
-			echoRequest: 128, echoReply: 129, errors: [][2]byte{{1, 4}},
-			headerSize: 40, offProtocol: 6, version: 0x60, versionMask: 0xf0,
-			prohibited: 1, // RFC 4443 section 3.1
-			// Unspecified, loopback, link-local and multicast (RFC 4291 section 2.4).
-			inside: []string{"::/127", "fe80::/10", "ff00::/8"},
-		},
+	}
+}
+
+func ipv6() *family {
+	return &family{
+		Family:        nft.IPv6(),
+		name:          lb.IPv6,
+		etherType:     unix.ETH_P_IPV6,
+		offTimeToLive: 7,
+		// RFC 4443. Destination unreachable, packet too big, time exceeded and parameter problem report errors.
+		echoRequest: 128,
+		echoReply:   129,
+		errors:      [][2]byte{{1, 4}},
+		headerSize:  40,
+		offProtocol: 6,
+		version:     0x60,
+		versionMask: 0xf0,
+		prohibited:  1, // RFC 4443 section 3.1
+		// Unspecified, loopback, link-local and multicast (RFC 4291 section 2.4).
+		inside: []string{"::/127", "fe80::/10", "ff00::/8"},
 	}
 }
 
 // layout returns the layout of the family's table.
 func (f *family) layout() *nft.Layout {
+	table := nft.Table{Family: f.Proto, Name: tableName}
+	return nft.NewLayout(table, f.sets(), f.chains())
+}
+
+// sets returns the sets and maps of the family's table.
+func (f *family) sets() []nft.Set {
+	link := nft.Key{nft.LinkIndex}
+	address := nft.Key{f.Address}
 	pod := nft.Key{nft.LinkIndex, f.Address}
+	podAndLink := nft.Key{nft.LinkIndex, f.Address, nft.LinkIndex}
 	slice := nft.Key{f.Address, nft.Port}
+
 	sets := []nft.Set{
-		{Name: uplinksSet, Key: nft.Key{nft.LinkIndex}},
-		{Name: bridgesSet, Key: nft.Key{nft.LinkIndex}},
+		{Name: uplinksSet, Key: link},
+		{Name: bridgesSet, Key: link},
 		{Name: protocolsSet, Key: nft.Key{nft.Protocol}},
-		{Name: insideSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_INTERVAL},
-		{Name: addressesSet, Key: nft.Key{f.Address}},
-		{Name: sourcesSet, Key: nft.Key{f.Address}},
+		{Name: insideSet, Key: address, Flags: unix.NFT_SET_INTERVAL},
+		{Name: addressesSet, Key: address},
+		{Name: sourcesSet, Key: address},
 		{Name: podsSet, Key: pod},
-		{Name: rightsSet, Key: nft.Key{nft.LinkIndex, f.Address, nft.LinkIndex}},
-		{Name: exitsSet, Key: nft.Key{nft.LinkIndex, f.Address, nft.LinkIndex}},
-		{Name: translationsMap, Key: pod, Flags: unix.NFT_SET_MAP, Data: f.Address},
-		{Name: firstsMap, Key: pod, Flags: unix.NFT_SET_MAP, Data: nft.Port},
-		{Name: lastsMap, Key: pod, Flags: unix.NFT_SET_MAP, Data: nft.Port},
-		{Name: passesMap, Key: slice, Flags: unix.NFT_SET_MAP, Data: f.Address},
-		{Name: linksMap, Key: slice, Flags: unix.NFT_SET_MAP, Data: nft.LinkIndex},
+		{Name: rightsSet, Key: podAndLink},
+		{Name: exitsSet, Key: podAndLink},
+		mapping(translationsMap, pod, f.Address),
+		mapping(firstsMap, pod, nft.Port),
+		mapping(lastsMap, pod, nft.Port),
+		mapping(passesMap, slice, f.Address),
+		mapping(linksMap, slice, nft.LinkIndex),
 		{Name: speakersSet, Key: nft.Key{nft.MAC}},
 	}
 	for _, name := range waySets() {
 		sets = append(sets, nft.Set{Name: name, Key: pod})
 	}
-
-	return nft.NewLayout(nft.Table{Family: f.Proto, Name: tableName}, sets, []nft.Chain{
-		{Name: refuseChain, Rules: f.rejections()},
-		{Name: gateChain, Rules: f.gate()},
-		{Name: openChain, Rules: f.open()},
-		{
-			Name: passChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: passPriority,
-			Rules: f.pass(),
-		},
-		{
-			Name: steerChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: steerPriority,
-			Rules: f.steer(),
-		},
-		{
-			Name: forwardChain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: forwardPriority,
-			Rules: f.forward(),
-		},
-		{
-			Name: natChain, Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: natPriority,
-			Rules: f.translate(),
-		},
-		{
-			Name: cleanChain, Kind: "filter", Hook: unix.NF_INET_POST_ROUTING, Priority: cleanPriority,
-			Rules: []nft.Rule{slices.Concat(fromBridge(), nft.ChangeMark(portMark, 0))},
-		},
-	})
+	return sets
 }
 
-// steer returns the rules that mark the packets which take a way: packets of connections that pods opened to outside of
-// the cluster. Answers to connections that others opened go as before, and so does what kube-proxy translated.
-func (f *family) steer() []nft.Rule {
-	rules := []nft.Rule{slices.Concat(f.loadPod(), notIn(podsSet), accept())}
-	for i, set := range waySets() {
-		rules = append(rules, slices.Concat(
-			f.loadPod(),
-			in(set),
-			direction(directionOriginal),
-			f.leavesCluster(),
-			nft.ChangeMark(wayMask, wayMark(i+1)),
-		))
+// mapping returns a map from keys to data.
+func mapping(name string, key nft.Key, data nft.Type) nft.Set {
+	return nft.Set{
+		Name:  name,
+		Key:   key,
+		Flags: unix.NFT_SET_MAP,
+		Data:  data,
 	}
-	return rules
 }
 
 // waySets returns the names of the sets of the ways, in the order of their numbers.
 func waySets() []string { return []string{ways1Set, ways2Set, ways3Set} }
 
-// translate returns the rules that translate the first packet of a connection with a right. A connection to an address
-// that kube-proxy translated stays in the cluster.
-func (f *family) translate() []nft.Rule {
-	lookUp := func(set string, into uint32) *expr.Lookup {
-		return &expr.Lookup{SourceRegister: keyReg, SetName: set, IsDestRegSet: true, DestRegister: into}
-	}
-	toSlice := nft.Expr(
-		lookUp(translationsMap, addressReg),
-		lookUp(firstsMap, firstReg),
-		lookUp(lastsMap, lastReg),
-		&expr.NAT{
-			Type:        expr.NATTypeSourceNAT,
-			Family:      uint32(f.Proto),
-			RegAddrMin:  addressReg,
-			RegProtoMin: firstReg,
-			RegProtoMax: lastReg,
+// chains returns the chains of the family's table.
+func (f *family) chains() []nft.Chain {
+	return []nft.Chain{
+		{Name: refuseChain, Rules: f.rejections()},
+		{Name: gateChain, Rules: f.gate()},
+		{Name: openChain, Rules: f.open()},
+		{
+			Name:     passChain,
+			Kind:     "filter",
+			Hook:     unix.NF_INET_PRE_ROUTING,
+			Priority: passPriority,
+			Rules:    f.pass(),
 		},
-	)
-
-	return []nft.Rule{
-		slices.Concat(notFromPort(), accept()),
-		slices.Concat(f.leavesCluster(), f.hasRight(), f.loadPod(), toSlice),
+		{
+			Name:     steerChain,
+			Kind:     "filter",
+			Hook:     unix.NF_INET_PRE_ROUTING,
+			Priority: steerPriority,
+			Rules:    f.steer(),
+		},
+		{
+			Name:     forwardChain,
+			Kind:     "filter",
+			Hook:     unix.NF_INET_FORWARD,
+			Priority: forwardPriority,
+			Rules:    f.forward(),
+		},
+		{
+			Name:     natChain,
+			Kind:     "nat",
+			Hook:     unix.NF_INET_POST_ROUTING,
+			Priority: natPriority,
+			Rules:    f.translate(),
+		},
+		{
+			Name:     cleanChain,
+			Kind:     "filter",
+			Hook:     unix.NF_INET_POST_ROUTING,
+			Priority: cleanPriority,
+			Rules:    []nft.Rule{slices.Concat(fromBridge(), nft.ChangeMark(portMark, 0))},
+		},
 	}
 }
-
-// forward returns the rules about packets that leave by an uplink. Their route is known, so the marks of ways end. The
-// gate checks the packets of translated connections, because the entry of a former pod must not serve the next pod with
-// its address. New connections of sources need a right.
-func (f *family) forward() []nft.Rule {
-	isTranslated := slices.Concat(
-		direction(directionOriginal),
-		f.LoadTupleDestination(directionReply, keyReg),
-		in(addressesSet),
-	)
-	isNew := slices.Concat(
-		nft.State(expr.CmpOpNeq, expr.CtStateBitNEW),
-		nft.Expr(f.Load(f.Source, keyReg)),
-		in(sourcesSet),
-		f.leavesCluster(),
-	)
-
-	return []nft.Rule{
-		slices.Concat(f.loadPod(), in(podsSet), nft.ChangeMark(wayMask, 0)),
-		slices.Concat(nft.Expr(&expr.Meta{Key: expr.MetaKeyOIF, Register: keyReg}), notIn(uplinksSet), accept()),
-		slices.Concat(isTranslated, goTo(gateChain)),
-		slices.Concat(isNew, goTo(openChain)),
-	}
-}
-
-// gate returns the rules for packets of translated connections: the pod of the address must have sent them. By another
-// link than the address's none leaves: they are dropped, so that their connections go on once the route is right again.
-func (f *family) gate() []nft.Rule {
-	return []nft.Rule{
-		slices.Concat(notFromPort(), goTo(refuseChain)),
-		slices.Concat(f.loadPod(), f.loadExit(), in(exitsSet), accept()),
-		slices.Concat(f.loadPod(), in(podsSet), nft.Expr(&expr.Verdict{Kind: expr.VerdictDrop})),
-		goTo(refuseChain),
-	}
-}
-
-// open returns the rules for new connections of sources.
-func (f *family) open() []nft.Rule {
-	return []nft.Rule{
-		slices.Concat(notFromPort(), goTo(refuseChain)),
-		slices.Concat(f.hasRight(), accept()),
-		goTo(refuseChain),
-	}
-}
-
-// rejections returns the rules that refuse a packet at once: by a TCP reset (RFC 9293 section 3.10.7.1), otherwise by
-// an ICMP error.
-func (f *family) rejections() []nft.Rule {
-	return []nft.Rule{
-		nft.Expr(&expr.Counter{}),
-		slices.Concat(
-			nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP),
-			nft.Expr(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}),
-		),
-		nft.Expr(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: f.prohibited}),
-	}
-}
-
-// leavesCluster matches packets to destinations outside of the cluster that no rule has translated.
-func (f *family) leavesCluster() nft.Rule {
-	return slices.Concat(
-		nft.Status(expr.CmpOpEq, ipsDstNAT),
-		nft.Expr(f.Load(f.Destination, keyReg)),
-		notIn(insideSet),
-	)
-}
-
-// hasRight matches packets that came from a pod with a right and leave by the link of its address.
-func (f *family) hasRight() nft.Rule {
-	return slices.Concat(
-		nft.Expr(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: keyReg}),
-		in(protocolsSet),
-		f.loadPod(),
-		f.loadExit(),
-		in(rightsSet),
-	)
-}
-
-// loadExit loads the link by which the packet leaves, behind the key of a pod.
-func (f *family) loadExit() nft.Rule {
-	return nft.Expr(&expr.Meta{Key: expr.MetaKeyOIF, Register: keyReg + 1 + f.Words()})
-}
-
-// loadPod loads the key of a pod: the link and the source of the packet.
-func (f *family) loadPod() nft.Rule {
-	return nft.Expr(&expr.Meta{Key: expr.MetaKeyIIF, Register: keyReg}, f.Load(f.Source, keyReg+1))
-}
-
-// pass returns the rules that send answers on to the node of their slice: answers of TCP and UDP, echo replies, and
-// errors about what the slice's pods sent.
-func (f *family) pass() []nft.Rule {
-	// Offsets in an ICMP message (RFC 792, RFC 4443 section 2.1), in bytes: of the identifier of an echo, and of the
-	// packet that an error reports. The second is the source's header, and then its ports or its ICMP header.
-	const (
-		offIdentifier = 4
-		offReported   = 8
-	)
-	offPayload := offReported + f.headerSize
-
-	isProtocol := func(number byte) nft.Rule { return nft.Meta(expr.MetaKeyL4PROTO, number) }
-	rules := []nft.Rule{
-		slices.Concat(nft.Expr(&expr.Meta{Key: expr.MetaKeyIIF, Register: keyReg}), notIn(uplinksSet), accept()),
-		slices.Concat(nft.Expr(f.Load(f.Destination, keyReg)), notIn(addressesSet), accept()),
-		slices.Concat(isProtocol(unix.IPPROTO_TCP), f.passRule(nft.DestinationPort)),
-		slices.Concat(isProtocol(unix.IPPROTO_UDP), f.passRule(nft.DestinationPort)),
-		slices.Concat(isProtocol(f.ICMP), octet(0, 0xff, f.echoReply), f.passRule(offIdentifier)),
-	}
-
-	for _, types := range f.errors {
-		isError := slices.Concat(
-			isProtocol(f.ICMP),
-			icmpTypes(types),
-			octet(offReported, f.versionMask, f.version),
-		)
-		reports := func(number byte) nft.Rule {
-			return slices.Concat(isError, octet(offReported+f.offProtocol, 0xff, number))
-		}
-		reportsEcho := slices.Concat(reports(f.ICMP), octet(offPayload, 0xff, f.echoRequest))
-		rules = append(
-			rules,
-			slices.Concat(reports(unix.IPPROTO_TCP), f.passRule(offPayload+nft.SourcePort)),
-			slices.Concat(reports(unix.IPPROTO_UDP), f.passRule(offPayload+nft.SourcePort)),
-			slices.Concat(reportsEcho, f.passRule(offPayload+offIdentifier)),
-		)
-	}
-
-	return rules
-}
-
-// icmpTypes matches a range of ICMP types.
-func icmpTypes(types [2]byte) nft.Rule {
-	return nft.Expr(
-		&expr.Payload{DestRegister: keyReg, Base: expr.PayloadBaseTransportHeader, Len: 1},
-		&expr.Range{Register: keyReg, FromData: types[:1], ToData: types[1:]},
-	)
-}
-
-// passRule sends a packet to the node of its slice, unless a speaker sent it. The port of the slice is at an offset
-// behind the network header.
-//
-// If a speaker's MAC is unknown, two nodes may each pass a packet to the other. The kernel decrements the time to live
-// of each copy but tests it only when it forwards, so the rule tests it.
-func (f *family) passRule(offPort uint32) nft.Rule {
-	matchSender := nft.Expr(
-		&expr.Meta{Key: expr.MetaKeyIIFTYPE, Register: keyReg},
-		&expr.Cmp{Register: keyReg, Data: binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)},
-		&expr.Payload{DestRegister: keyReg, Base: expr.PayloadBaseLLHeader, Offset: offSourceMAC, Len: macSize},
-		&expr.Lookup{SourceRegister: keyReg, SetName: speakersSet, Invert: true},
-		&expr.Payload{DestRegister: keyReg, Base: expr.PayloadBaseNetworkHeader, Offset: f.offTimeToLive, Len: 1},
-		&expr.Cmp{Op: expr.CmpOpGt, Register: keyReg, Data: []byte{1}},
-	)
-
-	// A slice begins at a multiple of its size, so a mask gives the first port.
-	portReg := keyReg + f.Words()
-	loadSlice := nft.Expr(
-		f.Load(f.Destination, keyReg),
-		&expr.Payload{DestRegister: portReg, Base: expr.PayloadBaseTransportHeader, Offset: offPort, Len: 2},
-		nft.Mask(portReg, binary.BigEndian.AppendUint16(nil, ^uint16(lb.SlicePorts-1))),
-	)
-
-	sendCopy := nft.Expr(
-		&expr.Lookup{SourceRegister: keyReg, SetName: passesMap, IsDestRegSet: true, DestRegister: addressReg},
-		&expr.Lookup{SourceRegister: keyReg, SetName: linksMap, IsDestRegSet: true, DestRegister: linkReg},
-		&expr.Dup{RegAddr: addressReg, RegDev: linkReg, IsRegDevSet: true},
-		&expr.Counter{},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	)
-
-	return slices.Concat(matchSender, loadSlice, sendCopy)
-}
-
-// octet matches an octet behind the network header.
-func octet(offset uint32, mask, want byte) nft.Rule {
-	load := &expr.Payload{DestRegister: keyReg, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 1}
-	compare := &expr.Cmp{Register: keyReg, Data: []byte{want}}
-	if mask == 0xff {
-		return nft.Expr(load, compare)
-	}
-	return nft.Expr(load, nft.Mask(keyReg, []byte{mask}), compare)
-}
-
-// fromBridge matches packets from a bridge with pods.
-func fromBridge() nft.Rule {
-	return slices.Concat(nft.Expr(&expr.Meta{Key: expr.MetaKeyIIF, Register: keyReg}), in(bridgesSet))
-}
-
-// notFromPort matches packets from a bridge with pods that did not come from the port of their source.
-func notFromPort() nft.Rule {
-	return slices.Concat(fromBridge(), nft.Expr(
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: keyReg},
-		nft.Mask(keyReg, nft.Native(portMark)),
-		&expr.Cmp{Register: keyReg, Data: nft.Native(0)},
-	))
-}
-
-// direction matches packets in a direction of their connection.
-func direction(d byte) nft.Rule {
-	return nft.Expr(
-		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: keyReg},
-		&expr.Cmp{Register: keyReg, Data: []byte{d}},
-	)
-}
-
-// in matches if a set has the key in the registers.
-func in(set string) nft.Rule { return nft.Expr(&expr.Lookup{SourceRegister: keyReg, SetName: set}) }
-
-// notIn matches if a set does not have the key in the registers.
-func notIn(set string) nft.Rule {
-	return nft.Expr(&expr.Lookup{SourceRegister: keyReg, SetName: set, Invert: true})
-}
-
-// goTo continues in a chain and does not return.
-func goTo(chain string) nft.Rule {
-	return nft.Expr(&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain})
-}
-
-// accept accepts the packet: no later rule of the base chain sees it.
-func accept() nft.Rule { return nft.Expr(&expr.Verdict{Kind: expr.VerdictAccept}) }
 
 // portsSet holds the port of a bridge and the address of the pod behind it, with the family's suffix.
 const portsSet = "ports"
@@ -476,13 +283,25 @@ const markChain = "mark-ports"
 // bridgeLayout returns the layout of the bridges' table. For IP a bridge is one link, so only this table can tell its
 // ports apart.
 func bridgeLayout() *nft.Layout {
-	mark := nft.Chain{Name: markChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: markPriority}
+	mark := nft.Chain{
+		Name:     markChain,
+		Kind:     "filter",
+		Hook:     unix.NF_INET_PRE_ROUTING,
+		Priority: markPriority,
+	}
 	var sets []nft.Set
 	for _, f := range families() {
 		name := portsSet + f.Suffix
-		sets = append(sets, nft.Set{Name: name, Key: nft.Key{nft.LinkIndex, f.Address}})
-		isFamily := nft.Meta(expr.MetaKeyPROTOCOL, binary.BigEndian.AppendUint16(nil, f.etherType)...)
-		mark.Rules = append(mark.Rules, slices.Concat(isFamily, f.loadPod(), in(name), nft.ChangeMark(0, portMark)))
+		key := nft.Key{nft.LinkIndex, f.Address}
+		sets = append(sets, nft.Set{Name: name, Key: key})
+
+		etherType := binary.BigEndian.AppendUint16(nil, f.etherType)
+		mark.Rules = append(mark.Rules, slices.Concat(
+			nft.Meta(expr.MetaKeyPROTOCOL, etherType...),
+			f.loadPod(),
+			in(name),
+			nft.ChangeMark(0, portMark),
+		))
 	}
 
 	table := nft.Table{Family: unix.NFPROTO_BRIDGE, Name: tableName}

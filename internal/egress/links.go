@@ -55,11 +55,13 @@ func (t *Translator) readOnce() (*view, error) {
 		wanted[s.Pod] = true
 	}
 
-	if err := v.readRoutes(wanted, t.routers()); err != nil {
+	err = v.readRoutes(wanted, t.routers())
+	if err != nil {
 		return v, fmt.Errorf("list routes: %w", err)
 	}
 
-	if err := v.readPeers(devices, wanted); err != nil {
+	err = v.readPeers(devices, wanted)
+	if err != nil {
 		return v, fmt.Errorf("list addresses of pods: %w", err)
 	}
 
@@ -89,8 +91,15 @@ func (v *view) addVeths(devices []netlink.Link) {
 
 	for _, d := range devices {
 		a := d.Attrs()
-		if d.Type() == "veth" && (a.MasterIndex == 0 || bridges[a.MasterIndex]) {
-			v.veths[a.Index] = port{name: a.Name, index: a.Index, bridge: a.MasterIndex}
+		mayLead := a.MasterIndex == 0 || bridges[a.MasterIndex]
+		if !mayLead || d.Type() != "veth" {
+			continue
+		}
+
+		v.veths[a.Index] = port{
+			name:   a.Name,
+			index:  a.Index,
+			bridge: a.MasterIndex,
 		}
 	}
 }
@@ -111,13 +120,18 @@ func (v *view) readRoutes(wanted, routers map[netip.Addr]bool) error {
 			return true
 		}
 
-		if slices.ContainsFunc(gateways(r), func(a netip.Addr) bool { return routers[a] }) {
+		through := gateways(r)
+		isNode := func(a netip.Addr) bool { return routers[a] }
+		if slices.ContainsFunc(through, isNode) {
 			v.routed = append(v.routed, destination)
 		}
 
+		pod := destination.Addr()
+		isPod := destination.IsSingleIP() && wanted[pod]
 		p, isVeth := v.veths[r.LinkIndex]
-		if isVeth && p.bridge == 0 && destination.IsSingleIP() && wanted[destination.Addr()] && len(gateways(r)) == 0 {
-			v.claim(destination.Addr(), p)
+		isPort := isVeth && p.bridge == 0
+		if isPod && isPort && len(through) == 0 {
+			v.claim(pod, p)
 		}
 		return true
 	})

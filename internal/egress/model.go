@@ -86,7 +86,8 @@ func newModel(
 		_, isDouble := m.sources[wanted.Pod]
 		isClosedFamily := !wanted.Address.IsValid() && wanted.Closed != ""
 		isOtherFamily := wanted.Pod.BitLen() != wanted.Address.BitLen()
-		if isDouble || isOtherFamily && !isClosedFamily {
+		isWrong := isOtherFamily && !isClosedFamily
+		if isDouble || isWrong {
 			continue
 		}
 
@@ -131,7 +132,9 @@ func (m *model) needs(f *family) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(m.desired.Passes, func(p lb.EgressPass) bool { return f.Has(p.Address) })
+
+	isOfFamily := func(p lb.EgressPass) bool { return f.Has(p.Address) }
+	return slices.ContainsFunc(m.desired.Passes, isOfFamily)
 }
 
 // elements returns the elements of a family's table.
@@ -140,7 +143,12 @@ func (m *model) elements(f *family) (list nft.Elements) {
 		list.Put(uplinksSet, link(index), "")
 	}
 
-	for _, protocol := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP, f.ICMP} {
+	protocols := []byte{
+		unix.IPPROTO_TCP,
+		unix.IPPROTO_UDP,
+		f.ICMP,
+	}
+	for _, protocol := range protocols {
 		list.Put(protocolsSet, string([]byte{protocol}), "")
 	}
 
@@ -151,12 +159,14 @@ func (m *model) elements(f *family) (list nft.Elements) {
 	addresses := make(map[netip.Addr]bool)
 	bridges := make(map[int]bool)
 	for _, s := range m.sources {
-		if f.Has(s.Pod) {
-			s.elements(&list)
-			if s.Address.IsValid() {
-				addresses[s.Address] = true
-			}
-			bridges[s.port.bridge] = true
+		if !f.Has(s.Pod) {
+			continue
+		}
+
+		s.elements(&list)
+		bridges[s.port.bridge] = true
+		if s.Address.IsValid() {
+			addresses[s.Address] = true
 		}
 	}
 
@@ -217,14 +227,17 @@ func (m *model) passes(f *family, list *nft.Elements, addresses map[netip.Addr]b
 		}
 
 		addresses[p.Address] = true
+		passed := slice{p.Address, p.First}
 		index, isLink := m.uplinks[p.Link]
-		if known[slice{p.Address, p.First}] || !isLink {
+		if known[passed] || !isLink {
 			continue
 		}
+		known[passed] = true
 
-		known[slice{p.Address, p.First}] = true
-		key := string(p.Address.AsSlice()) + nft.PortValue(p.First) + "\x00\x00"
-		list.Put(passesMap, key, string(p.Via.WithZone("").AsSlice()))
+		const padding = "\x00\x00"
+		via := p.Via.WithZone("")
+		key := string(p.Address.AsSlice()) + nft.PortValue(p.First) + padding
+		list.Put(passesMap, key, string(via.AsSlice()))
 		list.Put(linksMap, key, link(index))
 	}
 }
@@ -250,14 +263,19 @@ func (m *model) inside(f *family) []netip.Prefix {
 	}
 
 	list = slices.Concat(list, m.desired.Inside, m.routed)
-	return slices.DeleteFunc(list, func(p netip.Prefix) bool { return !p.IsValid() || !f.Has(p.Addr()) })
+	isOther := func(p netip.Prefix) bool { return !p.IsValid() || !f.Has(p.Addr()) }
+	return slices.DeleteFunc(list, isOther)
 }
 
 // isInside reports whether a destination is not outside of the cluster.
 func (m *model) isInside(a netip.Addr) bool {
-	return slices.ContainsFunc(families(), func(f *family) bool {
-		return f.Has(a) && slices.ContainsFunc(m.inside(f), func(p netip.Prefix) bool { return p.Contains(a) })
-	})
+	contains := func(p netip.Prefix) bool { return p.Contains(a) }
+	for _, f := range families() {
+		if f.Has(a) && slices.ContainsFunc(m.inside(f), contains) {
+			return true
+		}
+	}
+	return false
 }
 
 // intervals returns the elements of insideSet.
@@ -265,7 +283,9 @@ func (m *model) intervals(f *family) nft.Elements {
 	var list nft.Elements
 	for _, p := range m.inside(f) {
 		// After the last address of the family, Next is the zero Addr, and the interval has no end.
-		list.Put(insideSet, string(p.Masked().Addr().AsSlice()), string(lb.LastOf(p).Next().AsSlice()))
+		first := p.Masked().Addr()
+		end := lb.LastOf(p).Next()
+		list.Put(insideSet, string(first.AsSlice()), string(end.AsSlice()))
 	}
 
 	return list.Merged()
@@ -276,7 +296,8 @@ func (m *model) ports() (list nft.Elements) {
 	for _, f := range families() {
 		for pod, s := range m.sources {
 			if f.Has(pod) && s.port.bridge != 0 {
-				list.Put(portsSet+f.Suffix, link(s.port.index)+string(pod.AsSlice()), "")
+				key := link(s.port.index) + string(pod.AsSlice())
+				list.Put(portsSet+f.Suffix, key, "")
 			}
 		}
 	}

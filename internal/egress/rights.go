@@ -202,7 +202,8 @@ func (t *Translator) learn(m *model) (list []sweep) {
 
 		former := t.known[pod]
 		t.known[pod] = r
-		if s.hasRight() && (sweepAll || !former.equal(r)) {
+		isNew := sweepAll || !former.equal(r)
+		if isNew && s.hasRight() {
 			list = append(list, sweep{pod: pod, deletes: m.beganBefore(r)})
 		}
 	}
