@@ -37,6 +37,8 @@ const (
 	ways1Set = "ways1"
 	ways2Set = "ways2"
 	ways3Set = "ways3"
+	// steeredSet holds the links of these pods. On most nodes it is empty, and its lookup is the cheapest.
+	steeredSet = "steered"
 	// translationsMap, firstsMap and lastsMap map link and address of a pod to the egress address, and to the first and
 	// the last port of the slice. The nft command could not print them as one map.
 	translationsMap = "translations"
@@ -210,6 +212,7 @@ func (f *family) sets() []nft.Set {
 		mapping(passesMap, slice, f.Address),
 		mapping(linksMap, slice, nft.LinkIndex),
 		{Name: speakersSet, Key: nft.Key{nft.MAC}},
+		{Name: steeredSet, Key: link},
 	}
 	for _, name := range waySets() {
 		sets = append(sets, nft.Set{Name: name, Key: pod})

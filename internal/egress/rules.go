@@ -14,7 +14,11 @@ import (
 // steer returns the rules that mark the packets which take a way: packets of connections that pods opened to outside of
 // the cluster. Answers to connections that others opened go as before, and so does what kube-proxy translated.
 func (f *family) steer() []nft.Rule {
-	rules := []nft.Rule{slices.Concat(f.loadPod(), notIn(podsSet), accept())}
+	isOther := slices.Concat(
+		nft.Expr(meta(expr.MetaKeyIIF)),
+		notIn(steeredSet),
+	)
+	rules := []nft.Rule{slices.Concat(isOther, accept())}
 	for i, set := range waySets() {
 		rules = append(rules, slices.Concat(
 			f.loadPod(),
@@ -72,8 +76,9 @@ func (f *family) forward() []nft.Rule {
 
 	return []nft.Rule{
 		slices.Concat(
-			f.loadPod(),
-			in(podsSet),
+			hasMark(wayMask),
+			nft.Expr(meta(expr.MetaKeyIIF)),
+			in(steeredSet),
 			nft.ChangeMark(wayMask, 0),
 		),
 		slices.Concat(
@@ -330,6 +335,19 @@ func notFromPort() nft.Rule {
 		equals(nft.Native(0)...),
 	)
 	return slices.Concat(fromBridge(), hasNoMark)
+}
+
+// hasMark matches packets whose mark has one of some bits.
+func hasMark(bits uint32) nft.Rule {
+	return nft.Expr(
+		meta(expr.MetaKeyMARK),
+		nft.Mask(keyReg, nft.Native(bits)),
+		&expr.Cmp{
+			Op:       expr.CmpOpNeq,
+			Register: keyReg,
+			Data:     nft.Native(0),
+		},
+	)
 }
 
 // direction matches packets in a direction of their connection.

@@ -146,13 +146,19 @@ func (m *model) misled(s source) string {
 
 // wayElements adds the pods of a family that take a way.
 func (m *model) wayElements(f *family, list *nft.Elements) {
+	links := make(map[string]bool)
 	for pod, s := range m.sources {
 		number := m.wayOf(s).number
 		if f.Has(pod) && number > 0 {
 			set := waySets()[number-1]
-			key := link(s.port.link()) + string(pod.AsSlice())
-			list.Put(set, key, "")
+			incoming := link(s.port.link())
+			list.Put(set, incoming+string(pod.AsSlice()), "")
+			links[incoming] = true
 		}
+	}
+
+	for incoming := range links {
+		list.Put(steeredSet, incoming, "")
 	}
 }
 
