@@ -100,7 +100,7 @@ func TestPages(t *testing.T) {
 	config := &rest.Config{Host: s.URL}
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	must(t, err)
-	r := &reader{config: config, client: client.RESTClient(), patience: 200 * time.Millisecond}
+	r := &reader{config: config, client: client.RESTClient(), timeout: 200 * time.Millisecond}
 	var pods []*corev1.Pod
 	for _, name := range []string{"dead", "dead-too", "other"} {
 		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast-system", Name: name}})
@@ -108,7 +108,7 @@ func TestPages(t *testing.T) {
 	var snapshot Snapshot
 	go func() {
 		defer close(done)
-		r.pages(t.Context(), pods, &snapshot)
+		r.readPages(t.Context(), pods, &snapshot)
 	}()
 	select {
 	case <-done:

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// outcome is what the daemons decide about one state.
-type outcome struct {
+// decisions are the daemons' decisions about one state of the cluster.
+type decisions struct {
 	problems []lb.Problem
 	// unadvertised are notes on pools that no advertisement selects.
 	unadvertised []lb.Problem
@@ -27,179 +27,266 @@ type outcome struct {
 	frontends    map[lb.Key][]lb.Frontend
 }
 
-// decide runs the daemons' decisions, without a node if one is drained.
-func decide(s Snapshot, drained string) outcome {
+// decide makes the daemons' decisions about a snapshot, without the drained node if that is not "".
+func decide(s Snapshot, drained string) decisions {
 	state, problems := s.compile()
 	assigned := ipam.Assign(state)
-	o := outcome{
-		problems,
-		config.Unadvertised(state, assigned.Held),
-		map[lb.Key]*ipam.Assignment{},
-		map[lb.Key]plan.Verdict{},
-		map[lb.Key][]lb.Frontend{},
+	d := decisions{
+		problems:     problems,
+		unadvertised: config.Unadvertised(state, assigned.Held),
+		assignments:  map[lb.Key]*ipam.Assignment{},
+		verdicts:     map[lb.Key]plan.Verdict{},
+		frontends:    map[lb.Key][]lb.Frontend{},
 	}
+
 	delete(state.Members, drained)
 	for i, a := range assigned.Assignments {
-		o.assignments[a.Key] = a
-		one := state.Services[i] // as the controller will write it
-		one.Addresses, one.Record = a.Addresses, a.Record
-		one.Backends = one.Backends.WithoutNode(drained)
+		d.assignments[a.Key] = a
+
+		// The plan sees the Service as the controller will write it.
+		service := state.Services[i]
+		service.Addresses = a.Addresses
+		service.Record = a.Record
+		service.Backends = service.Backends.WithoutNode(drained)
 	}
+
 	// Every node sees the same owners.
-	if members := slices.Sorted(maps.Keys(state.Members)); len(members) > 0 {
+	members := slices.Sorted(maps.Keys(state.Members))
+	if len(members) > 0 {
 		for _, v := range plan.ForNode(members[0], state).Verdicts.All() {
-			o.verdicts[v.Service] = *v
+			d.verdicts[v.Service] = *v
 		}
 	}
+
 	for _, f := range plan.Frontends(state) {
-		o.frontends[f.Service] = append(o.frontends[f.Service], f)
+		d.frontends[f.Service] = append(d.frontends[f.Service], f)
 	}
-	return o
+
+	return d
 }
 
-// Compare says what would change if the cluster were as after and not as before, and if a node had no pods and no
-// speaker, by the functions that the daemons run: new problems, and of Services addresses, announcers and who may
-// connect.
+// aspect is a property of Services that a change may affect, in words.
+type aspect struct {
+	name     string
+	describe func(decisions, lb.Key) string
+}
+
+// Compare reports what changes from before to after, and if a node has no pods and no speaker: new problems, and for
+// each Service its addresses, its announcers and its clients. It uses the functions of the daemons.
 func Compare(before, after Snapshot, drained string) Report {
-	old, next, r := decide(before, ""), decide(after, drained), Report{Subject: "Plan"}
+	r := Report{Subject: "Plan"}
+	old := decide(before, "")
+	next := decide(after, drained)
 	known := slices.Concat(old.problems, old.unadvertised)
 	for _, p := range slices.Concat(next.problems, next.unadvertised) {
 		if !slices.Contains(known, p) {
-			r.add(fault(p))
+			r.add(problemStep(p))
 		}
 	}
-	keys := maps.Clone(old.assignments)
-	maps.Copy(keys, next.assignments)
-	for _, aspect := range []struct {
-		name string
-		of   func(outcome, lb.Key) string
-	}{{"addresses", outcome.held}, {"announcers", outcome.announced}, {"who may connect", outcome.admitted}} {
-		step := Step{Name: aspect.name}
-		for _, key := range slices.SortedFunc(maps.Keys(keys), lb.Key.Compare) {
-			if a, b := aspect.of(old, key), aspect.of(next, key); a != b {
-				step.Details = append(step.Details, fmt.Sprintf("%s: %s -> %s", key, a, b))
-				step.Verdict, step.Text = Note, fmt.Sprintf("would change for %d Services", len(step.Details))
-				step.Do = "apply the change, if you agree with each line"
-			}
-		}
-		r.add(step)
+
+	all := maps.Clone(old.assignments)
+	maps.Copy(all, next.assignments)
+	keys := slices.SortedFunc(maps.Keys(all), lb.Key.Compare)
+	aspects := []aspect{
+		{"addresses", decisions.describeAddresses},
+		{"announcers", decisions.describeAnnouncers},
+		{"who may connect", decisions.describeClients},
 	}
-	r.add(withdrawn(old, next, slices.SortedFunc(maps.Keys(keys), lb.Key.Compare), drained))
+
+	for _, a := range aspects {
+		r.add(a.step(old, next, keys))
+	}
+
+	r.add(withdrawnStep(old, next, keys, drained))
 	if r.Steps == nil {
-		r.add(Step{Name: "changes", Verdict: OK, Text: "Nothing would change."})
+		r.add(Step{
+			Name:    "changes",
+			Verdict: OK,
+			Text:    "Nothing would change.",
+		})
 	}
+
 	return r.conclude()
 }
 
-// withdrawn is the step about Services that a change takes off the network: in some family, no address of theirs is
+// step makes the step about the Services for which the aspect changes. Without such a Service it has no verdict.
+func (a aspect) step(old, next decisions, keys []lb.Key) Step {
+	step := Step{Name: a.name}
+	for _, key := range keys {
+		before := a.describe(old, key)
+		after := a.describe(next, key)
+		if before != after {
+			step.Details = append(step.Details, fmt.Sprintf("%s: %s -> %s", key, before, after))
+		}
+	}
+
+	changes := len(step.Details)
+	if changes > 0 {
+		step.Verdict = Note
+		step.Text = fmt.Sprintf("would change for %d Services", changes)
+		step.Do = "apply the change, if you agree with each line"
+	}
+
+	return step
+}
+
+// withdrawnStep makes the step about Services that a change takes off the network: no address of some family is
 // announced any more.
-func withdrawn(old, next outcome, keys []lb.Key, drained string) Step {
+func withdrawnStep(old, next decisions, keys []lb.Key, drained string) Step {
 	step := Step{
 		Name: "off the network",
 		Do:   "let another advertisement or node announce these Services before you apply the change",
 	}
+
 	if drained != "" {
 		step.Do = fmt.Sprintf(
 			"before you drain %s, run ready pods of these Services on other nodes, and let advertisements select these nodes",
 			drained,
 		)
 	}
+
 	for _, key := range keys {
-		after := next.families(key)
-		for family := range old.families(key) {
-			if !after[family] {
-				step.Details = append(
-					step.Details,
-					fmt.Sprintf("%s by %s: %s -> %s", key, family, old.announced(key), next.announced(key)),
-				)
+		after := next.announcedFamilies(key)
+		for family := range old.announcedFamilies(key) {
+			if after[family] {
+				continue
 			}
+
+			detail := fmt.Sprintf(
+				"%s by %s: %s -> %s",
+				key,
+				family,
+				old.describeAnnouncers(key),
+				next.describeAnnouncers(key),
+			)
+
+			step.Details = append(step.Details, detail)
 		}
 	}
-	if n := len(step.Details); n > 0 {
+
+	if len(step.Details) > 0 {
 		slices.Sort(step.Details)
-		step.Verdict, step.Text = Problem, "by the family that is named, no client would reach these Services"
+		step.Verdict = Problem
+		step.Text = "by the family that is named, no client would reach these Services"
 	}
+
 	return step
 }
 
-// families are those in which a Service is announced.
-func (o outcome) families(key lb.Key) map[lb.Family]bool {
-	out, v := map[lb.Family]bool{}, o.verdicts[key]
-	for _, a := range v.L2.Announcers {
+// announcedFamilies returns the families in which a Service is announced.
+func (d decisions) announcedFamilies(key lb.Key) map[lb.Family]bool {
+	out := map[lb.Family]bool{}
+	verdict := d.verdicts[key]
+	for _, a := range verdict.L2.Announcers {
 		out[lb.FamilyOf(a.Address)] = true
 	}
-	if len(v.BGP.Nodes) > 0 && o.assignments[key] != nil {
-		for _, a := range o.assignments[key].Addresses {
+
+	assignment := d.assignments[key]
+	if len(verdict.BGP.Nodes) > 0 && assignment != nil {
+		for _, a := range assignment.Addresses {
 			out[lb.FamilyOf(a)] = true
 		}
 	}
+
 	return out
 }
 
-// held words what a Service holds, or why it holds nothing, as its condition will but for the remedy.
-func (o outcome) held(key lb.Key) string {
-	a := cmp.Or(o.assignments[key], &ipam.Assignment{Reason: "NotServed", Message: "its class is not Holdfast's"})
+// describeAddresses returns the addresses of a Service, or why it has none, like its condition without the remedy.
+func (d decisions) describeAddresses(key lb.Key) string {
+	notServed := &ipam.Assignment{Reason: "NotServed", Message: "its class is not Holdfast's"}
+	a := cmp.Or(d.assignments[key], notServed)
 	return string(a.Reason) + ": " + a.Message
 }
 
-func (o outcome) announced(key lb.Key) string {
-	v, out := o.verdicts[key], []string(nil)
-	for _, a := range v.L2.Announcers {
+// describeAnnouncers returns the nodes that announce a Service, or why none does.
+func (d decisions) describeAnnouncers(key lb.Key) string {
+	var out []string
+	verdict := d.verdicts[key]
+	for _, a := range verdict.L2.Announcers {
 		out = append(out, fmt.Sprintf("%s by node %s", a.Address, a.Node))
 	}
-	if v.L2.Selected && len(out) == 0 {
-		out = append(out, "layer 2: none ("+string(v.L2.Reason)+")")
+
+	if verdict.L2.Selected && len(out) == 0 {
+		out = append(out, "layer 2: none ("+string(verdict.L2.Reason)+")")
 	}
-	if len(v.BGP.Nodes) > 0 {
-		out = append(out, "BGP by "+lb.SomeOf(v.BGP.Nodes))
-	} else if v.BGP.Selected {
-		out = append(out, "BGP: none ("+string(v.BGP.Reason)+")")
+
+	switch {
+	case len(verdict.BGP.Nodes) > 0:
+		out = append(out, "BGP by "+lb.SomeOf(verdict.BGP.Nodes))
+	case verdict.BGP.Selected:
+		out = append(out, "BGP: none ("+string(verdict.BGP.Reason)+")")
 	}
+
 	return cmp.Or(strings.Join(out, ", "), "not announced")
 }
 
-// admitted words who may connect to a Service, port by port where they differ.
-func (o outcome) admitted(key lb.Key) string {
+// describeClients returns the clients that may connect to a Service, by port.
+func (d decisions) describeClients(key lb.Key) string {
 	var out []string
-	for _, f := range o.frontends[key] {
-		who := f.Sources()
+	for _, f := range d.frontends[key] {
+		clients := f.Sources()
 		if f.ConnectionLimit > 0 || f.RateLimit > 0 {
-			who += fmt.Sprintf(", limits %d and %d/s", f.ConnectionLimit, f.RateLimit)
+			clients += fmt.Sprintf(", limits %d and %d/s", f.ConnectionLimit, f.RateLimit)
 		}
-		out = append(out, fmt.Sprintf("%s/%d from %s", f.Protocol, f.Port, who))
+
+		out = append(out, fmt.Sprintf("%s/%d from %s", f.Protocol, f.Port, clients))
 	}
+
 	slices.Sort(out)
 	return cmp.Or(strings.Join(slices.Compact(out), ", "), "closed")
 }
 
-// Put adds an object to the snapshot as if a user applied it, or reports that it is of no kind that Holdfast reads. It
-// replaces the object of the same name, and takes its identity and age. The slice before stays as it is.
+// Put adds an object to the snapshot as if a user applied it. It reports false if Holdfast reads no objects of the
+// kind. It replaces the object of the same name, and takes its identity and age. It does not change the former slice.
 func (s *Snapshot) Put(object runtime.Object) bool {
-	one := object.(metav1.Object)
-	if service, ok := object.(*corev1.Service); ok {
-		if old := Find(s.Objects.Services, service.Namespace, service.Name); old != nil {
-			service.Status, service.Spec.ClusterIPs, service.Spec.ClusterIP = old.Status, old.Spec.ClusterIPs, old.Spec.ClusterIP
-			service.Spec.IPFamilies, service.Spec.IPFamilyPolicy = old.Spec.IPFamilies, old.Spec.IPFamilyPolicy
+	service, ok := object.(*corev1.Service)
+	if ok {
+		s.keepAssigned(service)
+	}
+
+	added := object.(metav1.Object)
+	added.SetCreationTimestamp(metav1.NewTime(s.Now))
+	for _, list := range reflect.ValueOf(&s.Objects).Elem().Fields() {
+		if list.Type() == reflect.SliceOf(reflect.TypeOf(object)) {
+			others := takeIdentity(added, list)
+			list.Set(reflect.Append(others, reflect.ValueOf(object)))
+			return true
 		}
 	}
-	one.SetCreationTimestamp(metav1.NewTime(s.Now))
-	for _, all := range reflect.ValueOf(&s.Objects).Elem().Fields() {
-		if all.Type() != reflect.SliceOf(reflect.TypeOf(object)) {
+
+	return false
+}
+
+// keepAssigned copies the fields to a Service that the cluster has assigned to the Service of its name.
+func (s *Snapshot) keepAssigned(service *corev1.Service) {
+	old := Find(s.Objects.Services, service.Namespace, service.Name)
+	if old == nil {
+		return
+	}
+
+	service.Status = old.Status
+	service.Spec.ClusterIP = old.Spec.ClusterIP
+	service.Spec.ClusterIPs = old.Spec.ClusterIPs
+	service.Spec.IPFamilies = old.Spec.IPFamilies
+	service.Spec.IPFamilyPolicy = old.Spec.IPFamilyPolicy
+}
+
+// takeIdentity gives an object the identity and age of the object of its name in a list. It returns a copy of the list
+// without that.
+func takeIdentity(object metav1.Object, list reflect.Value) (others reflect.Value) {
+	others = reflect.MakeSlice(list.Type(), 0, list.Len()+1)
+	for i := range list.Len() {
+		old := list.Index(i).Interface().(metav1.Object)
+		isSame := old.GetNamespace() == object.GetNamespace() && old.GetName() == object.GetName()
+		if !isSame {
+			others = reflect.Append(others, list.Index(i))
 			continue
 		}
-		others := reflect.MakeSlice(all.Type(), 0, all.Len()+1)
-		for i := range all.Len() {
-			old := all.Index(i).Interface().(metav1.Object)
-			if old.GetNamespace() != one.GetNamespace() || old.GetName() != one.GetName() {
-				others = reflect.Append(others, all.Index(i))
-				continue
-			}
-			one.SetUID(old.GetUID())
-			one.SetCreationTimestamp(old.GetCreationTimestamp())
-			one.SetGeneration(old.GetGeneration() + 1)
-		}
-		all.Set(reflect.Append(others, reflect.ValueOf(object)))
-		return true
+
+		object.SetUID(old.GetUID())
+		object.SetCreationTimestamp(old.GetCreationTimestamp())
+		object.SetGeneration(old.GetGeneration() + 1)
 	}
-	return false
+
+	return others
 }

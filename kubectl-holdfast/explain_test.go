@@ -136,7 +136,7 @@ func TestAsked(t *testing.T) {
 		s.Pods = append([]*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "waits"}}}, s.Pods...)
 	}
 	owner := ownerOf(s)
-	if asked := s.about("default", "web").asked(); len(asked) != maxAsked || asked[0].Spec.NodeName != owner {
+	if asked := s.explanationOf("default", "web").podsToAsk(); len(asked) != maxAsked || asked[0].Spec.NodeName != owner {
 		t.Errorf("%d are asked, the first on node %s", len(asked), asked[0].Spec.NodeName)
 	}
 	s.Pods = s.Pods[20:]
@@ -145,7 +145,7 @@ func TestAsked(t *testing.T) {
 	}
 	other := map[string]string{"n1": "n2", "n2": "n3", "n3": "n1"}[owner]
 	s.page(other, answering) // against the plan
-	if got := s.about("default", "web").others(); len(got) != 1 || got[0].Spec.NodeName == owner ||
+	if got := s.explanationOf("default", "web").podsToProbe(); len(got) != 1 || got[0].Spec.NodeName == owner ||
 		got[0].Spec.NodeName == other {
 		t.Errorf("%d others", len(got))
 	}
@@ -311,7 +311,7 @@ func TestService(t *testing.T) {
 	} {
 		s := healthy()
 		tt.do(&s)
-		r := s.about("default", "web").explain()
+		r := s.explanationOf("default", "web").explain()
 		got := Step{Verdict: OK}
 		for _, step := range r.Steps {
 			if got.Verdict == OK && step.Verdict != OK {
@@ -329,7 +329,7 @@ func TestService(t *testing.T) {
 func TestOtherDataPath(t *testing.T) {
 	s := healthy()
 	s.Options.OtherDataPath = true
-	r := s.about("default", "web").explain()
+	r := s.explanationOf("default", "web").explain()
 	named := func(step Step) bool { return step.Name == "filter" && strings.Contains(step.Text, "dataPath: Other") }
 	if !r.Healthy() || !slices.ContainsFunc(r.Steps, named) {
 		t.Errorf("%+v", r)

@@ -203,10 +203,10 @@ func TestPlantedFaults(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := healthy()
 			tt.plant(&s)
-			report := s.written(t, tt.subnet, "2001:db8::/64").about("default", "web").explain()
+			report := s.written(t, tt.subnet, "2001:db8::/64").explanationOf("default", "web").explain()
 			cmd, out := &cobra.Command{}, bytes.Buffer{}
 			cmd.SetOut(&out)
-			err := (&seat{}).say(cmd, report)
+			err := (&cli{}).printReports(cmd, report)
 			isFirst := strings.HasPrefix(report.First, tt.first) && strings.HasSuffix(out.String(), "First: "+report.First+"\n")
 			if !isFirst || errors.Is(err, errProblem) != (tt.step != "") {
 				t.Errorf("%v:\n%s", err, out.String())

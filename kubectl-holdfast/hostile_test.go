@@ -103,7 +103,7 @@ func TestBundleHides(t *testing.T) {
 		meta, pod := template()
 		*pods = append(*pods, &corev1.Pod{ObjectMeta: meta, Spec: pod.Spec})
 	}
-	s.hide()
+	s.hideSecrets()
 	text, err := json.Marshal(s)
 	must(t, err)
 	if strings.Contains(string(text), secret) || !strings.Contains(string(text), "HTTPS_PROXY") ||

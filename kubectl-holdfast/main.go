@@ -1,7 +1,14 @@
-// Command kubectl-holdfast is the plugin "kubectl holdfast": why an address answers or does not, how Holdfast is, and
-// what a change would change. It only reads, with the rights of the user, and works without Holdfast's daemons. What
-// explains a snapshot of the cluster is pure (internal/house has the list): what would be is computed by the very
-// functions that the daemons run; what is comes from what the daemons wrote.
+// Command kubectl-holdfast is the plugin "kubectl holdfast", which explains why an address answers or does not, shows
+// the state of Holdfast, and compares the cluster with the cluster after a change.
+//
+// It reads objects of the API server and debug pages of the daemons with the rights of the user, and prints reports:
+//
+//	cluster or bundle ──► Snapshot ──► explanationOf, Status, Compare, MetalLB ──► Report
+//
+// The files that explain a Snapshot are pure (internal/house has the list). The present state is what the daemons
+// wrote. The state after a change is computed by the functions that the daemons run.
+//
+// It must not write to the cluster. It works without Holdfast's daemons.
 package main
 
 import (
@@ -60,59 +67,81 @@ func run(ctx context.Context, root *cobra.Command) int {
 	}
 }
 
-// seat is what all commands share.
-type seat struct {
+// cli holds the flags and the reader that all commands share.
+type cli struct {
 	cluster   *genericclioptions.ConfigFlags
 	namespace string
 	output    string
-	// from is a bundle to read in place of the cluster.
+	// from is the file of a bundle to read in place of the cluster.
 	from string
-	// probe has speakers ask on the wire.
+	// probe makes speakers ask on the network.
 	probe bool
-	// reader of the cluster, once it was read.
+	// reader is nil until the cluster was read.
 	*reader
 }
 
-// newRoot returns the command. All that it prints goes through a writer that keeps escape sequences from the terminal.
+// newRoot returns the command. It prints through a writer that keeps escape sequences from the terminal.
 func newRoot(out, errs io.Writer) *cobra.Command {
-	s := &seat{cluster: genericclioptions.NewConfigFlags(true)}
+	c := &cli{cluster: genericclioptions.NewConfigFlags(true)}
 	root := &cobra.Command{
-		Use: "kubectl-holdfast", Short: "See why an address answers or does not, and what a change would change",
-		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl holdfast"},
-		SilenceUsage: true, SilenceErrors: true, Version: version,
-		Long: "The exit status is 0 if all is well, 1 if a problem was found and 2 for an error.",
+		Use:           "kubectl-holdfast",
+		Short:         "See why an address answers or does not, and what a change would change",
+		Long:          "The exit status is 0 if all is well, 1 if a problem was found and 2 for an error.",
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl holdfast"},
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
 	}
+
 	root.SetOut(printable{out})
 	root.SetErr(printable{errs})
-	s.cluster.AddFlags(root.PersistentFlags())
-	root.PersistentFlags().
-		StringVar(&s.namespace, "holdfast-namespace", "holdfast-system", "namespace that Holdfast runs in")
-	root.PersistentFlags().StringVarP(&s.output, "output", "o", "", "output format: json or yaml; text without it")
-	root.PersistentFlags().
-		StringVar(&s.from, "from", "", "read this `file`, which the command bundle wrote, and not the cluster")
-	root.AddCommand(s.why(), s.status(), s.plan(), s.bundle(), s.migrate())
+
+	flags := root.PersistentFlags()
+	c.cluster.AddFlags(flags)
+	flags.StringVar(&c.namespace, "holdfast-namespace", "holdfast-system", "namespace that Holdfast runs in")
+	flags.StringVarP(&c.output, "output", "o", "", "output format: json or yaml; text without it")
+	flags.StringVar(&c.from, "from", "", "read this `file`, which the command bundle wrote, and not the cluster")
+
+	root.AddCommand(
+		c.newWhy(),
+		c.newStatus(),
+		c.newPlan(),
+		c.newBundle(),
+		c.newMigrate(),
+	)
+
 	return root
 }
 
-// read reads the cluster; only one namespace of Services unless it is "".
-func (s *seat) read(ctx context.Context, only string) (Snapshot, error) {
-	if s.from != "" {
-		return readBundle(s.from)
+// read reads the cluster or the bundle, with the Services of only one namespace unless that is "".
+func (c *cli) read(ctx context.Context, only string) (Snapshot, error) {
+	if c.from != "" {
+		return readBundle(c.from)
 	}
-	config, err := s.cluster.ToRESTConfig()
+
+	config, err := c.cluster.ToRESTConfig()
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("find the API server: %w", err)
 	}
-	config.UserAgent, config.QPS = "kubectl-holdfast", -1 // the API server paces us
+
+	config.UserAgent = "kubectl-holdfast"
+	config.QPS = -1 // the API server limits the rate
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("find the API server: %w", err)
 	}
-	s.reader = &reader{config, client.RESTClient(), debugTime}
-	return s.reader.read(ctx, s.namespace, only)
+
+	c.reader = &reader{
+		config:  config,
+		client:  client.RESTClient(),
+		timeout: pageTimeout,
+	}
+
+	return c.reader.read(ctx, c.namespace, only)
 }
 
-func (s *seat) why() *cobra.Command {
+// newWhy returns the command why.
+func (c *cli) newWhy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "why NAMESPACE/SERVICE | svc/SERVICE | pod NAMESPACE/NAME | address ADDRESS | pool NAME | peer NAME | " +
 			"node NAME",
@@ -122,140 +151,171 @@ func (s *seat) why() *cobra.Command {
   kubectl holdfast why pod default/web-5f7c9
   kubectl holdfast why address 192.0.2.10
   kubectl holdfast why peer router-a`,
-		RunE: s.answer(s.explain),
+		RunE: c.reportWith(c.explain),
 	}
-	cmd.Flags().BoolVar(&s.probe, "probe", false,
-		"have a speaker ask on the wire which machines answer for the addresses of a Service")
+
+	cmd.Flags().BoolVar(
+		&c.probe,
+		"probe",
+		false,
+		"have a speaker ask on the wire which machines answer for the addresses of a Service",
+	)
+
 	return cmd
 }
 
-// answer returns a command that reads the cluster and prints what these make of it.
-func (s *seat) answer(
-	reports func(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error),
-) func(*cobra.Command, []string) error {
+// reportFunc makes reports about a snapshot.
+type reportFunc func(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error)
+
+// reportWith returns the function of a command that reads the cluster and prints the reports.
+func (c *cli) reportWith(report reportFunc) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		snapshot, err := s.read(cmd.Context(), "")
+		snapshot, err := c.read(cmd.Context(), "")
 		if err != nil {
 			return err
 		}
-		out, err := reports(cmd.Context(), snapshot, args)
+
+		reports, err := report(cmd.Context(), snapshot, args)
 		if err != nil {
 			return err
 		}
-		return s.say(cmd, out...)
+
+		return c.printReports(cmd, reports...)
 	}
 }
 
-// serviceKinds and podKinds are the names that kubectl has for the kinds Service and Pod.
-var serviceKinds, podKinds = []string{"svc", "service", "services"}, []string{"po", "pod", "pods"}
+// serviceKinds and podKinds are kubectl's names of the kinds Service and Pod.
+var (
+	serviceKinds = []string{"svc", "service", "services"}
+	podKinds     = []string{"po", "pod", "pods"}
+)
 
 // key reads the name of a Service or a pod: NAMESPACE/NAME, or NAME or kubectl's svc/NAME in the namespace of kubectl's
 // flags.
-func (s *seat) key(args []string) (key lb.Key, err error) {
+func (c *cli) key(args []string) (key lb.Key, err error) {
 	name := args[len(args)-1]
-	if kind, rest, qualified := strings.Cut(name, "/"); qualified &&
-		len(args) == 1 &&
-		slices.Contains(serviceKinds, kind) {
+	kind, rest, isQualified := strings.Cut(name, "/")
+	if isQualified && len(args) == 1 && slices.Contains(serviceKinds, kind) {
 		name = rest
 	}
+
 	if strings.Contains(name, "/") {
 		return lb.ParseKey(name), nil
 	}
-	namespace, _, err := s.cluster.ToRawKubeConfigLoader().Namespace() // "default" without a kubeconfig
+
+	// The namespace is "default" without a kubeconfig.
+	namespace, _, err := c.cluster.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return key, fmt.Errorf("find the namespace: %w", err)
 	}
+
 	return lb.Key{Namespace: namespace, Name: name}, nil
 }
 
-// explain answers the arguments of why.
-func (s *seat) explain(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error) {
-	if len(args) == 1 || slices.Contains(serviceKinds, args[0]) {
-		return s.explainService(ctx, snapshot, args)
+// explain reports on the arguments of the command why.
+func (c *cli) explain(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error) {
+	kind := args[0]
+	if len(args) == 1 || slices.Contains(serviceKinds, kind) {
+		return c.explainService(ctx, snapshot, args)
 	}
-	if slices.Contains(podKinds, args[0]) {
-		return s.explainPod(ctx, snapshot, args)
+
+	if slices.Contains(podKinds, kind) {
+		return c.explainPod(ctx, snapshot, args)
 	}
+
 	name := args[1]
-	if args[0] == "address" {
+	switch kind {
+	case "address":
 		address, err := netip.ParseAddr(name)
 		return snapshot.Address(address.Unmap()), err
+	case "pool":
+		return []Report{snapshot.Pool(name)}, nil
+	case "peer":
+		return []Report{snapshot.Peer(name)}, nil
+	case "node":
+		return []Report{snapshot.Node(name)}, nil
 	}
-	answers := map[string]func(string) Report{"pool": snapshot.Pool, "peer": snapshot.Peer, "node": snapshot.Node}
-	answer, known := answers[args[0]]
-	if !known {
-		return nil, fmt.Errorf("unknown kind %q: service, pod, address, pool, peer and node are known", args[0])
-	}
-	return []Report{answer(name)}, nil
+
+	return nil, fmt.Errorf("unknown kind %q: service, pod, address, pool, peer and node are known", kind)
 }
 
-// explainService answers why a Service is served or not.
-func (s *seat) explainService(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error) {
-	key, err := s.key(args)
-	if err != nil {
-		return nil, err
-	}
-	snapshot, err = s.inNamespace(ctx, snapshot, key.Namespace)
+// explainService reports why a Service is served or not.
+func (c *cli) explainService(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error) {
+	key, err := c.key(args)
 	if err != nil {
 		return nil, err
 	}
 
-	w := snapshot.about(key.Namespace, key.Name)
-	if s.from != "" && s.probe {
+	snapshot, err = c.inNamespace(ctx, snapshot, key.Namespace)
+	if err != nil {
+		return nil, err
+	}
+
+	if c.from != "" && c.probe {
 		return nil, errors.New("--probe asks a cluster, and --from has none")
 	}
-	if s.from == "" && w.object != nil {
-		s.ask(ctx, w, s.probe)
+
+	e := snapshot.explanationOf(key.Namespace, key.Name)
+	if c.from == "" && e.object != nil {
+		c.readSpeakers(ctx, e, c.probe)
 	}
-	return []Report{w.explain()}, nil
+
+	return []Report{e.explain()}, nil
 }
 
-// explainPod answers from which addresses a pod sends.
-func (s *seat) explainPod(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error) {
-	key, err := s.key(args)
-	if err != nil {
-		return nil, err
-	}
-	snapshot, err = s.inNamespace(ctx, snapshot, key.Namespace)
+// explainPod reports from which addresses a pod sends.
+func (c *cli) explainPod(ctx context.Context, snapshot Snapshot, args []string) ([]Report, error) {
+	key, err := c.key(args)
 	if err != nil {
 		return nil, err
 	}
 
-	if s.from == "" {
-		err = s.egressPods(ctx, &snapshot, key.Namespace, key.Name)
-	} else {
-		unread := map[string]string{EgressPods: "a bundle has pods of namespaces with " + config.AnnotationEgress + " only"}
-		maps.Copy(unread, snapshot.Unread)
-		snapshot.Unread = unread
+	snapshot, err = c.inNamespace(ctx, snapshot, key.Namespace)
+	if err != nil {
+		return nil, err
 	}
-	return []Report{snapshot.Pod(key)}, err
+
+	if c.from == "" {
+		err = c.readEgressPods(ctx, &snapshot, key.Namespace, key.Name)
+		return []Report{snapshot.Pod(key)}, err
+	}
+
+	unread := map[string]string{EgressPods: "a bundle has pods of namespaces with " + config.AnnotationEgress + " only"}
+	maps.Copy(unread, snapshot.Unread)
+	snapshot.Unread = unread
+	return []Report{snapshot.Pod(key)}, nil
 }
 
 // inNamespace returns the snapshot, or another one of this namespace alone: a tenant may not read the Services of
 // others.
-func (s *seat) inNamespace(ctx context.Context, snapshot Snapshot, namespace string) (Snapshot, error) {
+func (c *cli) inNamespace(ctx context.Context, snapshot Snapshot, namespace string) (Snapshot, error) {
 	_, isRefused := snapshot.Unread[Services]
-	if !isRefused || s.from != "" {
+	if !isRefused || c.from != "" {
 		return snapshot, nil
 	}
 
-	snapshot, err := s.read(ctx, namespace)
+	snapshot, err := c.read(ctx, namespace)
 	if err == nil {
 		snapshot.Unread["other namespaces"] = "forbidden"
 	}
+
 	return snapshot, err
 }
 
-func (s *seat) status() *cobra.Command {
+// newStatus returns the command status.
+func (c *cli) newStatus() *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show the whole of Holdfast on one screen, problems first", Args: cobra.NoArgs,
-		RunE: s.answer(func(_ context.Context, snapshot Snapshot, _ []string) ([]Report, error) {
+		Use:   "status",
+		Short: "Show the whole of Holdfast on one screen, problems first",
+		Args:  cobra.NoArgs,
+		RunE: c.reportWith(func(_ context.Context, snapshot Snapshot, _ []string) ([]Report, error) {
 			return []Report{snapshot.Status()}, nil
 		}),
 	}
 }
 
-func (s *seat) plan() *cobra.Command {
+// newPlan returns the command plan.
+func (c *cli) newPlan() *cobra.Command {
 	var files []string
 	var drained string
 	cmd := &cobra.Command{
@@ -264,62 +324,96 @@ func (s *seat) plan() *cobra.Command {
 		Args:  cobra.NoArgs,
 		Example: `  kubectl holdfast plan -f pool.yaml
   kubectl holdfast plan --drain node-3`,
-		RunE: s.answer(func(_ context.Context, before Snapshot, _ []string) ([]Report, error) {
-			for resource, why := range before.Unread {
-				return nil, fmt.Errorf("a plan needs all objects, and %s cannot be read: %s", resource, why)
-			}
-			after := before
-			if files == nil && Find(before.Objects.Nodes, "", drained) == nil {
-				return nil, fmt.Errorf("there is no node %q to drain", drained)
-			}
-			objects, err := s.fromFiles(files, "", v1beta1.GroupVersion.Group)
+		RunE: c.reportWith(func(_ context.Context, before Snapshot, _ []string) ([]Report, error) {
+			after, err := c.change(before, files, drained)
 			if err != nil {
 				return nil, err
-			}
-			for _, o := range objects {
-				if !after.Put(o) {
-					return nil, fmt.Errorf(
-						"a plan knows no objects of kind %s",
-						o.GetObjectKind().GroupVersionKind().Kind,
-					)
-				}
 			}
 			return []Report{Compare(before, after, drained)}, nil
 		}),
 	}
-	cmd.Flags().
-		StringSliceVarP(&files, "filename", "f", nil, "files with the objects as they would be; - is standard input")
-	cmd.Flags().StringVar(&drained, "drain", "", "`node` that would have no pods and no speaker")
+
+	flags := cmd.Flags()
+	flags.StringSliceVarP(
+		&files,
+		"filename",
+		"f",
+		nil,
+		"files with the objects as they would be; - is standard input",
+	)
+
+	flags.StringVar(&drained, "drain", "", "`node` that would have no pods and no speaker")
 	cmd.MarkFlagsMutuallyExclusive("filename", "drain")
 	cmd.MarkFlagsOneRequired("filename", "drain")
 	return cmd
 }
 
-// say prints reports, and returns errProblem if one has a problem.
-func (s *seat) say(cmd *cobra.Command, reports ...Report) (err error) {
-	if s.output == "" {
-		err = printReports(cmd.OutOrStdout(), reports)
-	} else {
-		err = encode(cmd.OutOrStdout(), s.output, reports)
+// change returns the snapshot with the objects of the files. It checks that the drained node exists.
+func (c *cli) change(before Snapshot, files []string, drained string) (after Snapshot, err error) {
+	for resource, why := range before.Unread {
+		return after, fmt.Errorf("a plan needs all objects, and %s cannot be read: %s", resource, why)
 	}
-	if err == nil && slices.ContainsFunc(reports, func(r Report) bool { return !r.Healthy() }) {
-		err = errProblem
+
+	if files == nil && Find(before.Objects.Nodes, "", drained) == nil {
+		return after, fmt.Errorf("there is no node %q to drain", drained)
 	}
-	return err
+
+	objects, err := c.fromFiles(files, "", v1beta1.GroupVersion.Group)
+	if err != nil {
+		return after, err
+	}
+
+	after = before
+	for _, o := range objects {
+		isKnown := after.Put(o)
+		if !isKnown {
+			kind := o.GetObjectKind().GroupVersionKind().Kind
+			return after, fmt.Errorf("a plan knows no objects of kind %s", kind)
+		}
+	}
+
+	return after, nil
 }
 
+// printReports prints reports in the format of the flag. It returns errProblem if a report has a problem.
+func (c *cli) printReports(cmd *cobra.Command, reports ...Report) error {
+	var err error
+	if c.output == "" {
+		err = printReports(cmd.OutOrStdout(), reports)
+	} else {
+		err = encode(cmd.OutOrStdout(), c.output, reports)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	hasProblem := func(r Report) bool { return !r.Healthy() }
+	if slices.ContainsFunc(reports, hasProblem) {
+		return errProblem
+	}
+
+	return nil
+}
+
+// encode writes a value as JSON or YAML.
 func encode(w io.Writer, format string, v any) error {
-	out, err := yaml.Marshal(v)
+	var out []byte
+	var err error
 	switch format {
 	case "yaml":
+		out, err = yaml.Marshal(v)
 	case "json":
 		out, err = json.MarshalIndent(v, "", "  ")
 		out = append(out, '\n')
 	default:
 		err = fmt.Errorf("unknown output format %q: json and yaml are known", format)
 	}
-	if err == nil {
-		_, err = w.Write(out)
+
+	if err != nil {
+		return err
 	}
+
+	_, err = w.Write(out)
 	return err
 }

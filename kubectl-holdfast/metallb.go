@@ -19,54 +19,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// migrationLabel tells which load balancer has the BGP sessions of a node during a move.
+// migrationLabel is the label of a node for the load balancer that has its BGP sessions during a move.
 const migrationLabel = "holdfast.dev/migration"
 
-// frrConfigurations are FRR-K8s' resource.
-const frrConfigurations = "frrconfigurations"
-
-// MetalLBParts is how MetalLB runs in a cluster.
+// MetalLBParts are the objects by which MetalLB runs in a cluster.
 type MetalLBParts struct {
 	// Controllers and Speakers are one each, or none, unless MetalLB is installed twice.
 	Controllers []*appsv1.Deployment
 	Speakers    []*appsv1.DaemonSet
-	// FRR are the DaemonSets of FRR-K8s, which holds BGP sessions for the speakers and for others.
+	// FRR are the DaemonSets of FRR-K8s, which has BGP sessions for the speakers and for others.
 	FRR               []*appsv1.DaemonSet
 	FRRConfigurations []*FRRConfiguration
 	// SpeakerPods are the pods of the speakers.
 	SpeakerPods []*corev1.Pod
-	// Unread is what could not be read, and why.
+	// Unread maps resources that could not be read to the reason.
 	Unread map[string]string
 }
 
-// FRRConfiguration is the part of FRR-K8s' kind that tells whose it is.
-type FRRConfiguration struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-
-	Spec struct {
-		NodeSelector metav1.LabelSelector `json:"nodeSelector"`
-		BGP          struct {
-			Routers []struct {
-				Neighbors []struct {
-					Address   string `json:"address"`
-					Interface string `json:"interface"`
-				} `json:"neighbors"`
-			} `json:"routers"`
-		} `json:"bgp"`
-	} `json:"spec"`
-}
-
-// node returns the node whose speaker wrote the FRRConfiguration; "" if a user did.
-func (c *FRRConfiguration) node() string {
-	node, isOfOneNode := c.Spec.NodeSelector.MatchLabels[corev1.LabelHostname]
-	if isOfOneNode && len(c.Spec.NodeSelector.MatchLabels) == 1 && c.Name == "metallb-"+node {
-		return node
-	}
-	return ""
-}
-
-// component returns what a workload is in MetalLB's manifests and chart.
+// component returns the component of a workload in MetalLB's manifests and chart.
 func component(pod corev1.PodTemplateSpec) string {
 	return cmp.Or(pod.Labels["app.kubernetes.io/component"], pod.Labels["component"])
 }
@@ -80,6 +50,7 @@ func variable(pod corev1.PodTemplateSpec, isName func(string) bool) (value strin
 			}
 		}
 	}
+
 	return "", false
 }
 
@@ -87,15 +58,20 @@ func variable(pod corev1.PodTemplateSpec, isName func(string) bool) (value strin
 func argument(pod corev1.PodTemplateSpec, flag string) string {
 	for _, c := range pod.Spec.Containers {
 		for _, a := range c.Args {
-			if value, found := strings.CutPrefix(a, "--"+flag+"="); found {
+			value, ok := strings.CutPrefix(a, "--"+flag+"=")
+			if ok {
 				return value
 			}
 		}
 	}
+
 	return ""
 }
 
-func named(name string) func(string) bool { return func(s string) bool { return s == name } }
+// named returns the predicate of one name.
+func named(name string) func(string) bool {
+	return func(s string) bool { return s == name }
+}
 
 // isSpeaker reports whether a DaemonSet is MetalLB's speaker. Names and labels are the user's choice; its variable is
 // not.
@@ -106,25 +82,38 @@ func isSpeaker(d *appsv1.DaemonSet) bool {
 
 // isController reports whether a Deployment is MetalLB's controller.
 func isController(d *appsv1.Deployment) bool {
-	_, found := variable(d.Spec.Template, func(name string) bool { return strings.HasPrefix(name, "METALLB_") })
-	isChart := strings.HasPrefix(d.Labels["helm.sh/chart"], "metallb-")
-	return component(d.Spec.Template) == "controller" && (found || isChart || d.Labels["app"] == "metallb")
+	if component(d.Spec.Template) != "controller" {
+		return false
+	}
+
+	isOwn := func(name string) bool { return strings.HasPrefix(name, "METALLB_") }
+	_, hasVariable := variable(d.Spec.Template, isOwn)
+	isInChart := strings.HasPrefix(d.Labels["helm.sh/chart"], "metallb-")
+	isInManifest := d.Labels["app"] == "metallb"
+	return hasVariable || isInChart || isInManifest
 }
 
 // isFRR reports whether a DaemonSet is FRR-K8s.
-func isFRR(d *appsv1.DaemonSet) bool { return component(d.Spec.Template) == "frr-k8s" }
+func isFRR(d *appsv1.DaemonSet) bool {
+	return component(d.Spec.Template) == "frr-k8s"
+}
 
-// sort keeps MetalLB's workloads, of one namespace unless that is "". FRR-K8s may run in another one.
-func (p *MetalLBParts) sort(deployments []*appsv1.Deployment, daemonSets []*appsv1.DaemonSet, namespace string) {
-	isThere := func(of string) bool { return namespace == "" || namespace == of }
+// addWorkloads adds MetalLB's workloads, of one namespace unless that is "". FRR-K8s may run in another one.
+func (p *MetalLBParts) addWorkloads(
+	deployments []*appsv1.Deployment,
+	daemonSets []*appsv1.DaemonSet,
+	namespace string,
+) {
+	isMeant := func(of string) bool { return namespace == "" || namespace == of }
 	for _, d := range deployments {
-		if isController(d) && isThere(d.Namespace) {
+		if isController(d) && isMeant(d.Namespace) {
 			p.Controllers = append(p.Controllers, d)
 		}
 	}
+
 	for _, d := range daemonSets {
 		switch {
-		case isSpeaker(d) && isThere(d.Namespace):
+		case isSpeaker(d) && isMeant(d.Namespace):
 			p.Speakers = append(p.Speakers, d)
 		case isFRR(d):
 			p.FRR = append(p.FRR, d)
@@ -132,114 +121,187 @@ func (p *MetalLBParts) sort(deployments []*appsv1.Deployment, daemonSets []*apps
 	}
 }
 
-// metalLBMove is what the commands of a move depend on.
+// metalLBMove holds the facts on which the commands of a move depend.
 type metalLBMove struct {
-	About, Namespace, Chart, Holdfast, Label string
+	// About describes the installation of MetalLB; "" if it cannot be moved.
+	About, Namespace string
+	// Chart is Holdfast's chart, Holdfast its namespace, and Label the migrationLabel.
+	Chart, Holdfast, Label string
 	// Controller and Speaker are names; "" for none.
 	Controller, ControllerPods string
 	Replicas                   int32
 	Speaker, SpeakerPods       string
-	// Mode is how the speakers run BGP: native, frr or frr-k8s.
+	// Mode is the speakers' implementation of BGP: native, frr or frr-k8s.
 	Mode string
-	// FRRNamespace is where the speakers' FRRConfigurations are; "" in other modes if there are none.
+	// FRRNamespace is the namespace of the speakers' FRRConfigurations; "" in other modes if there are none.
 	FRRNamespace string
 	// VTYSH runs a command in the FRR of $node; "" if there is none.
 	VTYSH string
 	// Class is the only class of Services that MetalLB serves; "" if it serves those without one.
 	Class string
-	// Layer2, Peers and Advertisements: there are objects of these kinds.
+	// Layer2, Peers and Advertisements report whether there are objects of these kinds.
 	Layer2, Peers, Advertisements bool
-	// Nodes are those whose sessions move, one after the other.
+	// Nodes are the nodes whose sessions move, one after the other.
 	Nodes []string
 }
 
-func selector(of *metav1.LabelSelector) string { return metav1.FormatLabelSelector(of) }
-
-// move returns what the commands depend on.
+// move returns the facts on which the commands depend.
 func (p MetalLBParts) move(nodes []*corev1.Node, objects []runtime.Object) (v metalLBMove, err error) {
-	v.Label, v.Mode, v.Replicas = migrationLabel, "native", 1
-	if len(p.Controllers) > 1 || len(p.Speakers) > 1 {
-		var all []string
-		for _, d := range p.Controllers {
-			all = append(all, "Deployment "+d.Namespace+"/"+d.Name)
-		}
-		for _, d := range p.Speakers {
-			all = append(all, "DaemonSet "+d.Namespace+"/"+d.Name)
-		}
-		return v, fmt.Errorf(
-			"MetalLB is installed more than once, as %s: choose one by --metallb-namespace",
-			lb.SomeOf(all),
-		)
+	v = metalLBMove{
+		Label:    migrationLabel,
+		Mode:     "native",
+		Replicas: 1,
 	}
-	var meta metav1.ObjectMeta
+
+	if len(p.Controllers) > 1 || len(p.Speakers) > 1 {
+		all := lb.SomeOf(p.workloads())
+		return v, fmt.Errorf("MetalLB is installed more than once, as %s: choose one by --metallb-namespace", all)
+	}
+
+	meta := p.addNames(&v)
+	err = v.check()
+	if err != nil {
+		return v, err
+	}
+
+	peered := p.peeredNodes(&v)
+	v.addObjects(objects)
+	v.addNodes(objects, nodes, peered)
+	v.VTYSH = p.vtysh(v)
+	v.About = v.describe(meta)
+	return v, nil
+}
+
+// workloads returns the names of MetalLB's workloads.
+func (p MetalLBParts) workloads() (names []string) {
 	for _, d := range p.Controllers {
-		meta, v.Controller, v.ControllerPods = d.ObjectMeta, d.Name, selector(d.Spec.Selector)
+		names = append(names, "Deployment "+d.Namespace+"/"+d.Name)
+	}
+
+	for _, d := range p.Speakers {
+		names = append(names, "DaemonSet "+d.Namespace+"/"+d.Name)
+	}
+	return names
+}
+
+// addNames adds the names and settings of the workloads. It returns the metadata of one of them.
+func (p MetalLBParts) addNames(v *metalLBMove) (meta metav1.ObjectMeta) {
+	for _, d := range p.Controllers {
+		meta = d.ObjectMeta
+		v.Controller = d.Name
+		v.ControllerPods = metav1.FormatLabelSelector(d.Spec.Selector)
 		v.Class = argument(d.Spec.Template, "lb-class")
 		if d.Spec.Replicas != nil {
 			v.Replicas = max(*d.Spec.Replicas, 1)
 		}
 	}
+
 	for _, d := range p.Speakers {
-		meta, v.Speaker, v.SpeakerPods = d.ObjectMeta, d.Name, selector(d.Spec.Selector)
+		meta = d.ObjectMeta
+		v.Speaker = d.Name
+		v.SpeakerPods = metav1.FormatLabelSelector(d.Spec.Selector)
+		v.Class = cmp.Or(v.Class, argument(d.Spec.Template, "lb-class"))
 		mode, _ := variable(d.Spec.Template, named("METALLB_BGP_TYPE"))
 		v.Mode = cmp.Or(mode, "native")
-		v.Class = cmp.Or(v.Class, argument(d.Spec.Template, "lb-class"))
 		if v.Mode == "frr-k8s" {
+			flag := argument(d.Spec.Template, "frrk8s-namespace")
 			variable, _ := variable(d.Spec.Template, named("FRRK8S_NAMESPACE"))
-			v.FRRNamespace = cmp.Or(argument(d.Spec.Template, "frrk8s-namespace"), variable, d.Namespace)
+			v.FRRNamespace = cmp.Or(flag, variable, d.Namespace)
 		}
 	}
+
 	v.Namespace = meta.Namespace
-	// All of these become words of a shell.
+	return meta
+}
+
+// check returns an error about invalid settings: all of them become words of a shell.
+func (v metalLBMove) check() error {
+	isKnownMode := slices.Contains([]string{"native", "frr", "frr-k8s"}, v.Mode)
 	switch {
-	case v.Mode != "native" && v.Mode != "frr" && v.Mode != "frr-k8s":
-		return v, fmt.Errorf("MetalLB's speaker runs BGP in the unknown mode %q", v.Mode)
+	case !isKnownMode:
+		return fmt.Errorf("MetalLB's speaker runs BGP in the unknown mode %q", v.Mode)
 	case v.Class != "" && len(validation.IsQualifiedName(v.Class)) > 0:
-		return v, fmt.Errorf("MetalLB's flag --lb-class is the invalid class %q", v.Class)
+		return fmt.Errorf("MetalLB's flag --lb-class is the invalid class %q", v.Class)
 	case v.FRRNamespace != "" && len(validation.IsDNS1123Label(v.FRRNamespace)) > 0:
-		return v, fmt.Errorf("MetalLB's speaker writes FRRConfigurations into the invalid namespace %q", v.FRRNamespace)
+		return fmt.Errorf("MetalLB's speaker writes FRRConfigurations into the invalid namespace %q", v.FRRNamespace)
 	}
-	ends := map[string]bool{} // nodes where MetalLB may have sessions
+
+	return nil
+}
+
+// peeredNodes returns the nodes on which MetalLB may have BGP sessions. It adds the namespace of FRRConfigurations.
+func (p MetalLBParts) peeredNodes(v *metalLBMove) map[string]bool {
+	peered := map[string]bool{}
 	for _, c := range p.FRRConfigurations {
-		if node := c.node(); node != "" {
-			ends[node], v.FRRNamespace = true, cmp.Or(v.FRRNamespace, c.Namespace)
+		node := c.node()
+		if node != "" {
+			peered[node] = true
+			v.FRRNamespace = cmp.Or(v.FRRNamespace, c.Namespace)
 		}
 	}
+
 	for _, pod := range p.SpeakerPods {
 		if pod.Namespace == v.Namespace && v.Speaker != "" {
-			ends[pod.Spec.NodeName] = true
+			peered[pod.Spec.NodeName] = true
 		}
 	}
+
+	return peered
+}
+
+// addObjects adds which kinds of objects there are.
+func (v *metalLBMove) addObjects(objects []runtime.Object) {
 	for _, o := range objects {
-		switch o := o.(type) {
+		switch o.(type) {
 		case *v1beta1.L2Advertisement:
 			v.Layer2 = true
 		case *v1beta1.BGPAdvertisement:
 			v.Advertisements = true
 		case *v1beta1.BGPPeer:
 			v.Peers = true
-			for _, n := range nodes {
-				if ends[n.Name] && selects(o.Spec.NodeSelectors, n.Labels) && !slices.Contains(v.Nodes, n.Name) {
-					v.Nodes = append(v.Nodes, n.Name)
-				}
-			}
 		}
 	}
-	slices.Sort(v.Nodes)
-	if v.Mode == "frr" {
-		v.VTYSH = vtysh(v.Namespace, v.SpeakerPods)
-	}
-	for _, d := range p.FRR {
-		if v.Mode == "frr-k8s" && d.Namespace == v.FRRNamespace {
-			v.VTYSH = vtysh(d.Namespace, selector(d.Spec.Selector))
-		}
-	}
-	v.About = p.about(v, meta)
-	return v, nil
 }
 
-// vtysh returns the command that asks the FRR of $node.
-func vtysh(namespace, pods string) string {
+// addNodes adds the nodes whose sessions move: peers select them, and MetalLB may have sessions there.
+func (v *metalLBMove) addNodes(objects []runtime.Object, nodes []*corev1.Node, peered map[string]bool) {
+	for _, n := range nodes {
+		isSelected := slices.ContainsFunc(objects, func(o runtime.Object) bool {
+			peer, ok := o.(*v1beta1.BGPPeer)
+			return ok && selects(peer.Spec.NodeSelectors, n.Labels)
+		})
+
+		if isSelected && peered[n.Name] {
+			v.Nodes = append(v.Nodes, n.Name)
+		}
+	}
+
+	slices.Sort(v.Nodes)
+	v.Nodes = slices.Compact(v.Nodes)
+}
+
+// vtysh returns the command that runs a command in the FRR of $node; "" if MetalLB does not use FRR.
+func (p MetalLBParts) vtysh(v metalLBMove) string {
+	if v.Mode == "frr" {
+		return vtyshIn(v.Namespace, v.SpeakerPods)
+	}
+
+	if v.Mode != "frr-k8s" {
+		return ""
+	}
+
+	command := ""
+	for _, d := range p.FRR {
+		if d.Namespace == v.FRRNamespace {
+			command = vtyshIn(d.Namespace, metav1.FormatLabelSelector(d.Spec.Selector))
+		}
+	}
+
+	return command
+}
+
+// vtyshIn returns the command that runs a command in the FRR of these pods on $node.
+func vtyshIn(namespace, pods string) string {
 	return fmt.Sprintf(
 		"kubectl -n %[1]s exec $(kubectl -n %[1]s get pod --selector='%[2]s' --field-selector=spec.nodeName=$node -o "+
 			"name) -c frr -- vtysh -c",
@@ -248,137 +310,151 @@ func vtysh(namespace, pods string) string {
 	)
 }
 
-// selects reports whether any of the selectors selects these labels; none selects all, and an invalid one nothing.
-func selects(of []metav1.LabelSelector, set map[string]string) bool {
-	return len(of) == 0 || slices.ContainsFunc(of, func(one metav1.LabelSelector) bool {
-		s, err := metav1.LabelSelectorAsSelector(&one)
+// selects reports whether any of the selectors selects these labels. No selectors select all, and an invalid one
+// selects nothing.
+func selects(selectors []metav1.LabelSelector, set map[string]string) bool {
+	if len(selectors) == 0 {
+		return true
+	}
+
+	return slices.ContainsFunc(selectors, func(selector metav1.LabelSelector) bool {
+		s, err := metav1.LabelSelectorAsSelector(&selector)
 		return err == nil && s.Matches(labels.Set(set))
 	})
 }
 
-// about says which installation it is.
-func (p MetalLBParts) about(v metalLBMove, meta metav1.ObjectMeta) string {
+// describe returns a description of the installation.
+func (v metalLBMove) describe(meta metav1.ObjectMeta) string {
 	if v.Controller == "" && v.Speaker == "" {
 		return "no controller and no speaker of MetalLB is installed"
 	}
+
 	text := "MetalLB's manifest"
-	if chart := meta.Labels["helm.sh/chart"]; chart != "" {
-		text = fmt.Sprintf("MetalLB's chart %s, release %s,", chart, meta.Labels["app.kubernetes.io/instance"])
+	chart := meta.Labels["helm.sh/chart"]
+	if chart != "" {
+		release := meta.Labels["app.kubernetes.io/instance"]
+		text = fmt.Sprintf("MetalLB's chart %s, release %s,", chart, release)
 	}
+
 	text += " in namespace " + v.Namespace
 	if v.Controller != "" {
 		text += ", Deployment " + v.Controller
 	}
+
 	if v.Speaker != "" {
 		text += ", DaemonSet " + v.Speaker + " in mode " + v.Mode
 	}
+
 	if v.FRRNamespace != "" {
 		text += ", FRRConfigurations in namespace " + v.FRRNamespace
 	}
+
 	return text
 }
 
-// keepers are labels and annotations of what writes objects again that someone else edits.
-var keepers = []struct{ key, name string }{
-	{"argocd.argoproj.io/tracking-id", "Argo CD"}, {"argocd.argoproj.io/instance", "Argo CD"},
-	{"kustomize.toolkit.fluxcd.io/name", "Flux"}, {"helm.toolkit.fluxcd.io/name", "Flux"},
+// managerKeys are the labels and annotations of programs that overwrite changes of their objects.
+var managerKeys = []struct{ key, program string }{
+	{"argocd.argoproj.io/tracking-id", "Argo CD"},
+	{"argocd.argoproj.io/instance", "Argo CD"},
+	{"kustomize.toolkit.fluxcd.io/name", "Flux"},
+	{"helm.toolkit.fluxcd.io/name", "Flux"},
 }
 
-// keeper returns what would undo the commands of a move; "" for nothing.
-func keeper(meta metav1.ObjectMeta) string {
+// managerOf returns the program that would undo the commands of a move; "" if there is none.
+func managerOf(meta metav1.ObjectMeta) string {
 	for _, owner := range meta.OwnerReferences {
 		return owner.Kind + " " + owner.Name
 	}
-	for _, k := range keepers {
+
+	for _, k := range managerKeys {
 		if meta.Labels[k.key]+meta.Annotations[k.key] != "" {
-			return k.name
+			return k.program
 		}
 	}
+
 	return ""
 }
 
-// parts reports which installation of MetalLB moves, and what of it has no counterpart.
-func (m *Move) parts(p MetalLBParts) {
+// addInstallation reports which installation of MetalLB moves, and which parts of it have no counterpart.
+func (m *Move) addInstallation(p MetalLBParts) {
 	v, err := p.move(m.Snapshot.Objects.Nodes, m.Objects)
 	if err != nil {
 		m.note(Problem, "installation", "run it again with that flag", "%v", err)
 		return
 	}
+
 	m.MetalLB = v
-	m.Report.add(Step{Name: "installation", Verdict: OK, Text: v.About})
-	for what, why := range p.Unread {
-		if what == frrConfigurations && v.Mode != "frr-k8s" {
-			continue // FRR-K8s need not be installed
+	m.Report.add(Step{
+		Name:    "installation",
+		Verdict: OK,
+		Text:    v.About,
+	})
+
+	for resource, why := range p.Unread {
+		isUnneeded := resource == frrConfigurations && v.Mode != "frr-k8s"
+		if !isUnneeded {
+			m.note(Note, "installation", "", "the list of %s is not complete: %s", resource, why)
 		}
-		m.note(Note, "installation", "", "the list of %s is not complete: %s", what, why)
 	}
-	var owned []metav1.ObjectMeta
+
 	for _, d := range p.Controllers {
-		owned = append(owned, d.ObjectMeta)
+		m.addManager(d.ObjectMeta)
 	}
+
 	for _, d := range p.Speakers {
-		owned = append(owned, d.ObjectMeta)
+		m.addManager(d.ObjectMeta)
 	}
-	for _, one := range owned {
-		if by := keeper(one); by != "" {
-			m.note(
-				Problem,
-				one.Name,
-				"suspend "+by+" until the move has ended",
-				"%s writes it, and would undo the commands of the move",
-				by,
-			)
-		}
-	}
-	routers := map[string]string{}
-	for _, o := range m.Objects {
-		if peer, ok := o.(*v1beta1.BGPPeer); ok {
-			routers[cmp.Or(peer.Spec.PeerAddress, peer.Spec.Interface)] = peer.Name
-		}
-	}
+
+	peers := m.peersByRouter()
 	for _, c := range p.FRRConfigurations {
 		if c.node() == "" {
-			m.Report.add(c.step(routers))
+			m.Report.add(c.step(peers))
 		}
 	}
 }
 
-// step is about an FRRConfiguration of a user.
-func (c *FRRConfiguration) step(routers map[string]string) Step {
-	s := Step{Name: fmt.Sprintf("FRRConfiguration %s/%s", c.Namespace, c.Name), Verdict: Note,
-		Text: "MetalLB did not write it, and nothing in Holdfast corresponds to it: FRR-K8s keeps it, so let FRR-K8s run, " +
-			"or do without it"}
-	for _, r := range c.Spec.BGP.Routers {
-		for _, n := range r.Neighbors {
-			address := cmp.Or(n.Address, n.Interface)
-			peer, isShared := routers[address]
-			if !isShared {
-				continue
-			}
-			s.Verdict = Problem
-			s.Text = fmt.Sprintf(
-				"MetalLB did not write it, nothing in Holdfast corresponds to it, and its neighbor %s is the router "+
-					"of BGPPeer %s, which accepts one session from a node: FRR-K8s keeps it",
-				address,
-				peer,
-			)
-			s.Do = "remove neighbor " + address + " from FRRConfiguration " + c.Namespace + "/" + c.Name +
-				" before step BGP, or leave BGP with MetalLB"
-		}
+// addManager reports the program that would undo the commands of the move on a workload.
+func (m *Move) addManager(workload metav1.ObjectMeta) {
+	manager := managerOf(workload)
+	if manager == "" {
+		return
 	}
-	return s
+
+	m.note(
+		Problem,
+		workload.Name,
+		"suspend "+manager+" until the move has ended",
+		"%s writes it, and would undo the commands of the move",
+		manager,
+	)
 }
 
-// wait lets peers have sessions only on nodes with the label of the move, among those that they select.
-func wait(objects []runtime.Object) {
+// peersByRouter returns the names of the peers, by the address or the link of the router.
+func (m *Move) peersByRouter() map[string]string {
+	peers := map[string]string{}
+	for _, o := range m.Objects {
+		peer, ok := o.(*v1beta1.BGPPeer)
+		if ok {
+			router := cmp.Or(peer.Spec.PeerAddress, peer.Spec.Interface)
+			peers[router] = peer.Name
+		}
+	}
+
+	return peers
+}
+
+// deferSessions lets peers have sessions only on nodes with the label of the move, among the nodes that they select.
+func deferSessions(objects []runtime.Object) {
 	for _, o := range objects {
 		peer, ok := o.(*v1beta1.BGPPeer)
 		if !ok {
 			continue
 		}
+
 		if len(peer.Spec.NodeSelectors) == 0 {
 			peer.Spec.NodeSelectors = make(v1beta1.LabelSelectors, 1)
 		}
+
 		for i := range peer.Spec.NodeSelectors {
 			metav1.AddLabelToSelector(&peer.Spec.NodeSelectors[i], migrationLabel, "holdfast")
 		}
@@ -388,7 +464,7 @@ func wait(objects []runtime.Object) {
 //go:embed metallb.sh.tmpl
 var metalLBCommands string
 
-// print prints the commands of a move and of the way back.
+// print prints the commands that move to Holdfast, and back.
 func (v metalLBMove) print(w io.Writer) error {
 	t := template.New("commands").Delims("<%", "%>").Funcs(template.FuncMap{"join": strings.Join})
 	return template.Must(t.Parse(metalLBCommands)).Execute(w, v)

@@ -58,7 +58,7 @@ func parted(t *testing.T, namespace string, files, nodes []string) *MetalLBParts
 	p := &MetalLBParts{}
 	for _, f := range files {
 		deployments, daemonSets := workloads(t, f)
-		p.sort(deployments, daemonSets, namespace)
+		p.addWorkloads(deployments, daemonSets, namespace)
 	}
 	for _, d := range p.Speakers {
 		for _, n := range nodes {
@@ -326,7 +326,7 @@ func TestMetalLBWaiting(t *testing.T) {
 	} {
 		objects := fresh().MetalLB([]runtime.Object{foreign(t, "BGPPeer", "r", spec),
 			foreign(t, "L2Advertisement", "lan", "")}, nil).Objects
-		wait(objects)
+		deferSessions(objects)
 		if got := rendered(t, objects[0]); !strings.Contains(got, want) {
 			t.Errorf("%s: %s", spec, got)
 		}

@@ -21,44 +21,47 @@ import (
 	"k8s.io/cli-runtime/pkg/resource"
 )
 
-// metalLB are MetalLB's resources, in the order in which ours are to be created.
-const metalLB = "ipaddresspools.v1beta1.metallb.io,communities.v1beta1.metallb.io,bfdprofiles.v1beta1.metallb.io," +
-	"bgppeers.v1beta2.metallb.io,bgpadvertisements.v1beta1.metallb.io,l2advertisements.v1beta1.metallb.io"
+// metalLBResources are MetalLB's resources, in the order in which Holdfast's must be created.
+const metalLBResources = "ipaddresspools.v1beta1.metallb.io,communities.v1beta1.metallb.io," +
+	"bfdprofiles.v1beta1.metallb.io,bgppeers.v1beta2.metallb.io," +
+	"bgpadvertisements.v1beta1.metallb.io,l2advertisements.v1beta1.metallb.io"
 
-// objects reads MetalLB's objects from files or, without files, from the cluster or one namespace of it.
-func (s *seat) objects(files []string, namespace string) (out []runtime.Object, err error) {
+// readMetalLB reads MetalLB's objects from files or, without files, from the cluster or one namespace of it.
+func (c *cli) readMetalLB(files []string, namespace string) (out []runtime.Object, err error) {
 	if files != nil {
-		return s.fromFiles(files, metalLBGroup)
+		return c.fromFiles(files, metalLBGroup)
 	}
+
 	scheme := newScheme()
-	return s.ofCluster(
-		resource.NewBuilder(s.cluster).WithScheme(scheme, scheme.PrioritizedVersionsAllGroups()...),
-		namespace,
-	)
+	builder := resource.NewBuilder(c.cluster).WithScheme(scheme, scheme.PrioritizedVersionsAllGroups()...)
+	return fromCluster(builder, namespace)
 }
 
-// ofCluster reads MetalLB's objects from the cluster, or one namespace of it.
-func (s *seat) ofCluster(builder *resource.Builder, namespace string) (out []runtime.Object, err error) {
-	infos, err := builder.ResourceTypeOrNameArgs(true, metalLB).
+// fromCluster reads MetalLB's objects from the cluster, or one namespace of it.
+func fromCluster(builder *resource.Builder, namespace string) (out []runtime.Object, err error) {
+	infos, err := builder.ResourceTypeOrNameArgs(true, metalLBResources).
 		NamespaceParam(namespace).
 		AllNamespaces(namespace == "").
 		RequestChunksOf(pageSize).
 		Flatten().
 		Do().
 		Infos()
+
 	if err != nil {
 		return nil, fmt.Errorf("read the objects: %w", err)
 	}
+
 	for _, info := range infos {
 		out = append(out, info.Object)
 	}
+
 	return out, nil
 }
 
-// originals reads MetalLB's objects as their users wrote them, so that kubectl apply restores them.
-func (s *seat) originals(namespace string) (out []runtime.Object, err error) {
-	all, err := s.ofCluster(resource.NewBuilder(s.cluster).Unstructured(), namespace)
-	for _, o := range all {
+// readOriginals reads MetalLB's objects as their users wrote them, so that kubectl apply restores them.
+func (c *cli) readOriginals(namespace string) (out []runtime.Object, err error) {
+	objects, err := fromCluster(resource.NewBuilder(c.cluster).Unstructured(), namespace)
+	for _, o := range objects {
 		read := o.(*unstructured.Unstructured)
 		annotations := read.GetAnnotations()
 		delete(annotations, corev1.LastAppliedConfigAnnotation)
@@ -71,69 +74,96 @@ func (s *seat) originals(namespace string) (out []runtime.Object, err error) {
 		kept.SetAnnotations(annotations)
 		out = append(out, kept)
 	}
+
 	return out, err
 }
 
-// metalLBParts reads how MetalLB runs in the cluster, or in one namespace of it.
-func (s *seat) metalLBParts(ctx context.Context, namespace string) (*MetalLBParts, error) {
-	p := MetalLBParts{Unread: map[string]string{}}
+// readMetalLBParts reads how MetalLB runs in the cluster, or in one namespace of it.
+func (c *cli) readMetalLBParts(ctx context.Context, namespace string) (*MetalLBParts, error) {
+	const frrAPI = "/apis/frrk8s.metallb.io/v1beta1"
+	var all metav1.ListOptions
 	var deployments []*appsv1.Deployment
 	var daemonSets []*appsv1.DaemonSet
-	for _, read := range []func(context.Context) error{
-		list(s.reader, p.Unread, "/apis/apps/v1", Controller, "", metav1.ListOptions{}, &deployments),
-		list(s.reader, p.Unread, "/apis/apps/v1", Speakers, "", metav1.ListOptions{}, &daemonSets),
-		list(s.reader, p.Unread, "/apis/frrk8s.metallb.io/v1beta1", frrConfigurations, "", metav1.ListOptions{},
-			&p.FRRConfigurations),
-	} {
-		if err := read(ctx); err != nil {
-			return nil, err
-		}
+	p := MetalLBParts{Unread: map[string]string{}}
+	err := inOrder(ctx, []readFunc{
+		list(c.reader, p.Unread, appsAPI, Controller, "", all, &deployments),
+		list(c.reader, p.Unread, appsAPI, Speakers, "", all, &daemonSets),
+		list(c.reader, p.Unread, frrAPI, frrConfigurations, "", all, &p.FRRConfigurations),
+	})
+	if err != nil {
+		return nil, err
 	}
-	p.sort(deployments, daemonSets, namespace)
+
+	p.addWorkloads(deployments, daemonSets, namespace)
 	for _, d := range p.Speakers {
-		of := metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(d.Spec.Selector)}
-		if err := list(s.reader, p.Unread, "/api/v1", Pods, d.Namespace, of, &p.SpeakerPods)(ctx); err != nil {
+		options := withLabels(metav1.FormatLabelSelector(d.Spec.Selector))
+		read := list(c.reader, p.Unread, coreAPI, Pods, d.Namespace, options, &p.SpeakerPods)
+		err := read(ctx)
+		if err != nil {
 			return nil, err
 		}
 	}
+
 	return &p, nil
 }
 
-// fromFiles reads objects from files, and asks no server. Objects of these groups have the types that the daemons read;
+// fromFiles reads objects from files, and asks no server. Objects of these groups get the types that the daemons read;
 // all others stay unstructured.
-func (s *seat) fromFiles(files []string, groups ...string) (out []runtime.Object, err error) {
+func (c *cli) fromFiles(files []string, groups ...string) (out []runtime.Object, err error) {
 	if files == nil {
 		return nil, nil
 	}
-	infos, err := resource.NewBuilder(s.cluster).Unstructured().Local().
-		FilenameParam(false, &resource.FilenameOptions{Filenames: files}).Flatten().Do().Infos()
+
+	infos, err := resource.NewBuilder(c.cluster).
+		Unstructured().
+		Local().
+		FilenameParam(false, &resource.FilenameOptions{Filenames: files}).
+		Flatten().
+		Do().
+		Infos()
+
 	if err != nil {
 		return nil, fmt.Errorf("read the objects: %w", err)
 	}
+
 	scheme := newScheme()
 	for _, info := range infos {
-		kind := info.Object.GetObjectKind().GroupVersionKind()
-		if !slices.Contains(groups, kind.Group) || isStatusOfMetalLB(kind) {
-			out = append(out, info.Object)
-			continue
+		object := info.Object
+		kind := object.GetObjectKind().GroupVersionKind()
+		if slices.Contains(groups, kind.Group) && !isStatusOfMetalLB(kind) {
+			object, err = decodeTyped(scheme, info)
+			if err != nil {
+				return nil, err
+			}
 		}
-		typed, err := scheme.New(kind)
-		if err != nil {
-			return nil, fmt.Errorf("read the objects: %w", err)
-		}
-		text, err := json.Marshal(info.Object)
-		if err == nil {
-			err = json.Unmarshal(text, typed)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read %s %s: %w", kind.Kind, info.Name, err)
-		}
-		out = append(out, typed)
+
+		out = append(out, object)
 	}
+
 	return out, nil
 }
 
-// movable are the kinds that a move makes.
+// decodeTyped returns an object with the type of its kind.
+func decodeTyped(scheme *runtime.Scheme, info *resource.Info) (runtime.Object, error) {
+	kind := info.Object.GetObjectKind().GroupVersionKind()
+	typed, err := scheme.New(kind)
+	if err != nil {
+		return nil, fmt.Errorf("read the objects: %w", err)
+	}
+
+	text, err := json.Marshal(info.Object)
+	if err == nil {
+		err = json.Unmarshal(text, typed)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", kind.Kind, info.Name, err)
+	}
+
+	return typed, nil
+}
+
+// movable are the kinds of the objects that a move may print.
 var movable = []string{
 	"IPAddressPool",
 	"Community",
@@ -144,8 +174,9 @@ var movable = []string{
 	"FloatingIP",
 }
 
-func (s *seat) migrate() *cobra.Command {
-	m := &migration{seat: s}
+// newMigrate returns the command migrate.
+func (c *cli) newMigrate() *cobra.Command {
+	m := &migration{cli: c}
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Print what takes the place of another load balancer's objects, and on standard error what differs",
@@ -153,6 +184,7 @@ func (s *seat) migrate() *cobra.Command {
 			return fmt.Errorf("unknown load balancer %q: metallb and openstack are known", strings.Join(args, " "))
 		},
 	}
+
 	flags := cmd.PersistentFlags()
 	flags.BoolVar(&m.isCheck, "check", false, "print the report only, on standard output")
 	flags.StringSliceVar(&m.only, "only", nil, "print objects of these `kinds` only")
@@ -162,27 +194,41 @@ func (s *seat) migrate() *cobra.Command {
 		"",
 		"after the move: compare with the addresses in this `file`, which the command bundle wrote before",
 	)
-	cmd.AddCommand(m.fromMetalLB(), m.fromOpenStack())
+
+	cmd.AddCommand(m.newMetalLB(), m.newOpenStack())
 	return cmd
 }
 
 // migration is the command migrate with its flags.
 type migration struct {
-	*seat
-	files, only                   []string
-	since, cloud, namespace       string
-	chart                         string
-	isCheck, isWaiting            bool
-	wantsOriginals, wantsCommands bool
+	*cli
+	// files have MetalLB's objects, and cloud is the file with OpenStack's configuration.
+	files []string
+	cloud string
+	// since is a bundle from before the move.
+	since string
+	// metalLBNamespace is the namespace of MetalLB; "" for all.
+	metalLBNamespace string
+	// chart is Holdfast's chart in the commands.
+	chart string
+	// only are the kinds to print; nil for all.
+	only []string
+
+	isCheck        bool
+	isWaiting      bool
+	wantsOriginals bool
+	wantsCommands  bool
 }
 
-func (m *migration) fromMetalLB() *cobra.Command {
+// newMetalLB returns the command migrate metallb.
+func (m *migration) newMetalLB() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "metallb",
 		Short: "Print Holdfast's objects for MetalLB's",
 		Args:  cobra.NoArgs,
 		RunE:  m.runMetalLB,
 	}
+
 	flags := cmd.Flags()
 	flags.StringSliceVarP(
 		&m.files,
@@ -191,13 +237,15 @@ func (m *migration) fromMetalLB() *cobra.Command {
 		nil,
 		"files with MetalLB's objects, in place of the cluster; - is standard input",
 	)
-	flags.StringVar(&m.namespace, "metallb-namespace", "", "`namespace` of MetalLB; all without it")
+
+	flags.StringVar(&m.metalLBNamespace, "metallb-namespace", "", "`namespace` of MetalLB; all without it")
 	flags.BoolVar(
 		&m.wantsCommands,
 		"commands",
 		false,
 		"print the commands that move this cluster without an outage, and back",
 	)
+
 	flags.StringVar(&m.chart, "chart", "dist/holdfast-*.tgz", "Holdfast's `chart` in the commands, as helm takes it")
 	flags.BoolVar(
 		&m.isWaiting,
@@ -205,72 +253,87 @@ func (m *migration) fromMetalLB() *cobra.Command {
 		false,
 		"let BGPPeers wait until their nodes are labelled "+migrationLabel+"=holdfast",
 	)
+
 	flags.BoolVar(&m.wantsOriginals, "originals", false, "print MetalLB's own objects, to go back to MetalLB")
 	cmd.MarkFlagsMutuallyExclusive("commands", "originals", "waiting")
 	cmd.MarkFlagsMutuallyExclusive("filename", "originals")
 	return cmd
 }
 
+// runMetalLB prints MetalLB's own objects, or the move from MetalLB.
 func (m *migration) runMetalLB(cmd *cobra.Command, _ []string) error {
-	if m.wantsOriginals {
-		objects, err := m.originals(m.namespace)
-		if err != nil {
-			return err
-		}
-		return m.printObjects(cmd.OutOrStdout(), objects)
+	if !m.wantsOriginals {
+		return m.run(cmd, m.moveMetalLB)
 	}
-	return m.run(cmd, func(c Snapshot, before []*corev1.Service) (Move, error) {
-		var objects []runtime.Object
-		var err error
-		if m.files != nil || m.since == "" { // after the move there may be none
-			objects, err = m.objects(m.files, m.namespace)
-		}
-		if err == nil && m.reader != nil {
-			c.MetalLBParts, err = m.metalLBParts(cmd.Context(), m.namespace)
-		}
-		if m.wantsCommands && c.MetalLBParts == nil {
-			return Move{}, errors.New("--commands needs the cluster that MetalLB runs in")
-		}
-		return c.MetalLB(objects, before), err
-	})
+
+	objects, err := m.readOriginals(m.metalLBNamespace)
+	if err != nil {
+		return err
+	}
+
+	return m.printObjects(cmd.OutOrStdout(), objects)
 }
 
-func (m *migration) fromOpenStack() *cobra.Command {
+// moveMetalLB reads MetalLB's objects and how it runs, and returns the move.
+func (m *migration) moveMetalLB(ctx context.Context, s Snapshot, before []*corev1.Service) (Move, error) {
+	var objects []runtime.Object
+	var err error
+	mayBeGone := m.files == nil && m.since != ""
+	if !mayBeGone {
+		objects, err = m.readMetalLB(m.files, m.metalLBNamespace)
+	}
+
+	if err == nil && m.reader != nil {
+		s.MetalLBParts, err = m.readMetalLBParts(ctx, m.metalLBNamespace)
+	}
+
+	if m.wantsCommands && s.MetalLBParts == nil {
+		return Move{}, errors.New("--commands needs the cluster that MetalLB runs in")
+	}
+
+	return s.MetalLB(objects, before), err
+}
+
+// newOpenStack returns the command migrate openstack.
+func (m *migration) newOpenStack() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "openstack",
 		Short: "Print pools and FloatingIPs for OpenStack's",
 		Args:  cobra.NoArgs,
-		RunE:  m.runOpenStack,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return m.run(cmd, m.moveOpenStack)
+		},
 	}
+
 	cmd.Flags().StringVar(&m.cloud, "cloud-conf", "", "configuration `file` of OpenStack's cloud controller manager")
 	_ = cmd.MarkFlagRequired("cloud-conf")
 	return cmd
 }
 
-func (m *migration) runOpenStack(cmd *cobra.Command, _ []string) error {
-	return m.run(cmd, func(c Snapshot, before []*corev1.Service) (Move, error) {
-		var cloud Cloud
-		err := gcfg.FatalOnly(gcfg.ReadFileInto(&cloud, m.cloud)) // it has more than is read
-		return c.OpenStack(cloud, before), err
-	})
+// moveOpenStack reads OpenStack's configuration, and returns the move.
+func (m *migration) moveOpenStack(_ context.Context, s Snapshot, before []*corev1.Service) (Move, error) {
+	var cloud Cloud
+	err := gcfg.FatalOnly(gcfg.ReadFileInto(&cloud, m.cloud)) // the file has more settings than Cloud
+	return s.OpenStack(cloud, before), err
 }
 
-// run reads the cluster, moves it, and prints the result. The move gets the Services as they were before, if the flag
-// since names them.
-func (m *migration) run(cmd *cobra.Command, move func(Snapshot, []*corev1.Service) (Move, error)) (err error) {
+// moveFunc returns the move of a cluster, and of the Services as they were before.
+type moveFunc func(ctx context.Context, s Snapshot, before []*corev1.Service) (Move, error)
+
+// run reads the cluster, moves it, and prints the result. The move gets the Services of the bundle from before the move
+// if there is one.
+func (m *migration) run(cmd *cobra.Command, move moveFunc) error {
 	for _, kind := range m.only {
 		if !slices.Contains(movable, kind) {
 			return fmt.Errorf("unknown kind %q: %s are known", kind, strings.Join(movable, ", "))
 		}
 	}
-	cluster := Snapshot{Now: time.Now(), Namespace: m.seat.namespace}
-	cluster.ReadOptions()
-	if m.files == nil || m.from != "" {
-		cluster, err = m.read(cmd.Context(), "")
-		if err != nil {
-			return err
-		}
+
+	cluster, err := m.readBase(cmd.Context())
+	if err != nil {
+		return err
 	}
+
 	before := cluster
 	if m.since != "" {
 		before, err = readBundle(m.since)
@@ -278,14 +341,29 @@ func (m *migration) run(cmd *cobra.Command, move func(Snapshot, []*corev1.Servic
 			return err
 		}
 	}
-	result, err := move(cluster, before.Objects.Services)
+
+	result, err := move(cmd.Context(), cluster, before.Objects.Services)
 	if err != nil {
 		return err
 	}
-	if err := m.print(cmd, result); err != nil {
+
+	err = m.print(cmd, result)
+	if err != nil {
 		return err
 	}
-	return m.say(cmd, result.Report)
+
+	return m.printReports(cmd, result.Report)
+}
+
+// readBase returns the cluster in which the objects move. If the objects are in files, it is an empty one.
+func (m *migration) readBase(ctx context.Context) (Snapshot, error) {
+	if m.files == nil || m.from != "" {
+		return m.read(ctx, "")
+	}
+
+	empty := Snapshot{Now: time.Now(), Namespace: m.namespace}
+	empty.ReadOptions()
+	return empty, nil
 }
 
 // print prints the commands or the objects of a move. Standard output is then for a shell or for kubectl apply, and the
@@ -294,32 +372,49 @@ func (m *migration) print(cmd *cobra.Command, result Move) error {
 	if m.isCheck {
 		return nil
 	}
+
 	out := cmd.OutOrStdout()
 	cmd.SetOut(cmd.ErrOrStderr())
 	if m.wantsCommands {
 		if result.MetalLB.About == "" {
-			return nil // the report says why
+			return nil // the report has the reason
 		}
-		result.MetalLB.Chart, result.MetalLB.Holdfast = m.chart, m.seat.namespace
+
+		result.MetalLB.Chart = m.chart
+		result.MetalLB.Holdfast = m.namespace
 		return result.MetalLB.print(out)
 	}
+
 	if m.isWaiting {
-		wait(result.Objects)
+		deferSessions(result.Objects)
 	}
-	return m.printObjects(out, slices.DeleteFunc(result.Objects, func(o runtime.Object) bool {
-		return m.only != nil && !slices.Contains(m.only, o.GetObjectKind().GroupVersionKind().Kind)
-	}))
+
+	isUnwanted := func(o runtime.Object) bool {
+		kind := o.GetObjectKind().GroupVersionKind().Kind
+		return m.only != nil && !slices.Contains(m.only, kind)
+	}
+
+	return m.printObjects(out, slices.DeleteFunc(result.Objects, isUnwanted))
 }
 
-func (s *seat) printObjects(w io.Writer, objects []runtime.Object) error {
+// printObjects prints objects as one List, without their status.
+func (c *cli) printObjects(w io.Writer, objects []runtime.Object) error {
 	items := []any{}
 	for _, o := range objects {
 		item, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 		if err != nil {
 			return err
 		}
+
 		delete(item, "status")
 		items = append(items, item)
 	}
-	return encode(w, cmp.Or(s.output, "yaml"), map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+
+	list := map[string]any{
+		"apiVersion": "v1",
+		"kind":       "List",
+		"items":      items,
+	}
+
+	return encode(w, cmp.Or(c.output, "yaml"), list)
 }

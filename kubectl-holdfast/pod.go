@@ -17,8 +17,8 @@ import (
 // reportAge is the age from which a SpeakerState may be out of date: speakers write every ten minutes.
 const reportAge = 25 * time.Minute
 
-// podWhy is the explanation of the outgoing connections of one pod.
-type podWhy struct {
+// podExplanation explains the outgoing connections of one pod.
+type podExplanation struct {
 	Snapshot
 	object *corev1.Pod
 	// pod is the pod as the daemons read it.
@@ -35,214 +35,296 @@ func (s Snapshot) Pod(key lb.Key) Report {
 	o := Find(s.Objects.EgressPods, key.Namespace, key.Name)
 	if o == nil {
 		do := "correct the name: kubectl -n " + key.Namespace + " get pods lists the pods that exist"
-		return s.absent(r.Subject, EgressPods, Step{Name: "pod", Do: do})
+		return s.absentReport(r.Subject, EgressPods, Step{Name: "pod", Do: do})
 	}
 
-	w := &podWhy{Snapshot: s, object: o}
 	pod, mayTranslate := config.EgressPod(o)
-	w.pod = pod
-	r.add(w.exists())
+	e := &podExplanation{
+		Snapshot: s,
+		object:   o,
+		pod:      pod,
+	}
+
+	r.add(e.existenceStep())
 	if !mayTranslate {
 		return r.conclude()
 	}
 
-	w.state, _ = s.compile()
-	r.add(w.decision())
-	if w.service != nil {
-		for _, a := range pod.Addresses {
-			r.add(w.family(a)...)
-		}
-		r.add(w.announcement(), w.condition(), w.speaker())
+	e.state, _ = s.compile()
+	e.service = e.decidingService()
+	r.add(e.serviceStep())
+	if e.service == nil {
+		return r.conclude()
 	}
+
+	for _, a := range pod.Addresses {
+		r.add(e.addressSteps(a)...)
+	}
+
+	r.add(e.announcementStep(), e.conditionStep(), e.nodeStep())
 	return r.conclude()
 }
 
-// exists makes the step about the pod itself.
-func (w *podWhy) exists() Step {
-	node, step := w.object.Spec.NodeName, Step{Name: "pod", Verdict: Note}
-	describe := "kubectl -n " + w.object.Namespace + " describe pod " + w.object.Name
-	phase := w.object.Status.Phase
+// existenceStep makes the step about the pod itself.
+func (e *podExplanation) existenceStep() Step {
+	step := Step{Name: "pod", Verdict: Note}
+	node := e.object.Spec.NodeName
+	phase := e.object.Status.Phase
+	describe := "kubectl -n " + e.object.Namespace + " describe pod " + e.object.Name
 	switch {
 	case node == "":
-		step.Text, step.Do = "no node runs it yet", describe
+		step.Text = "no node runs it yet"
+		step.Do = describe
 	case phase == corev1.PodSucceeded || phase == corev1.PodFailed:
 		step.Text = "it has ended, and opens no connections"
-	case w.object.Spec.HostNetwork:
+	case e.object.Spec.HostNetwork:
 		step.Text = "it is on the network of node " + node + ": its connections leave from the node's addresses"
-		if len(w.asking()) == 0 {
+		if len(e.selectingServices()) == 0 {
 			step.Verdict = OK
 		}
-	case len(w.pod.Addresses) == 0:
-		step.Text, step.Do = "it runs on node "+node+" and has no address yet", describe
+	case len(e.pod.Addresses) == 0:
+		step.Text = "it runs on node " + node + " and has no address yet"
+		step.Do = describe
 	default:
-		step.Verdict, step.Text = OK, fmt.Sprintf("it runs on node %s and has %s", node, lb.SomeOf(w.pod.Addresses))
+		step.Verdict = OK
+		step.Text = fmt.Sprintf("it runs on node %s and has %s", node, lb.SomeOf(e.pod.Addresses))
 	}
+
 	return step
 }
 
-// asking returns the Services with egress that select the pod.
-func (w *podWhy) asking() (out []*corev1.Service) {
-	for _, o := range w.Objects.Services {
-		isNear := o.Namespace == w.object.Namespace && config.AsksEgress(o) && len(o.Spec.Selector) > 0
-		if isNear && labels.SelectorFromSet(o.Spec.Selector).Matches(labels.Set(w.object.Labels)) {
+// selectingServices returns the Services with egress that select the pod.
+func (e *podExplanation) selectingServices() (out []*corev1.Service) {
+	for _, o := range e.Objects.Services {
+		if o.Namespace != e.object.Namespace || !config.AsksEgress(o) || len(o.Spec.Selector) == 0 {
+			continue
+		}
+
+		selector := labels.SelectorFromSet(o.Spec.Selector)
+		if selector.Matches(labels.Set(e.object.Labels)) {
 			out = append(out, o)
 		}
 	}
+
 	return out
 }
 
-// decision finds the Service that decides about the pod, and makes the step about it.
-func (w *podWhy) decision() Step {
-	for key := range lb.MatchEgress(w.state.Services, []lb.Pod{w.pod}).Pods {
-		w.service = w.compiled(key)
+// decidingService returns the Service that decides about the pod; nil if none does.
+func (e *podExplanation) decidingService() *lb.Service {
+	for key := range lb.MatchEgress(e.state.Services, []lb.Pod{e.pod}).Pods {
+		return e.compiled(key)
 	}
-
-	others := w.others()
-	step := Step{Name: "Service", Verdict: OK, Details: others}
-	fromNode := "its connections leave from the address of node " + w.pod.Node
-	switch {
-	case w.service == nil && len(others) > 0:
-		step.Verdict, step.Reason = Problem, lb.EgressUnavailable
-		step.Text = "no Service that selects it has an address to send from: " + fromNode
-		step.Do = "find out why: kubectl holdfast why " + config.KeyOf(w.asking()[0]).String()
-	case w.service == nil:
-		step.Text = fmt.Sprintf("no Service with %s selects it: %s", config.AnnotationEgress, fromNode)
-	case len(others) > 0:
-		step.Verdict, step.Text = Note, "Service "+w.service.Key.String()+" decides, and others select the pod too"
-		step.Do = fmt.Sprintf("nothing, if you agree; otherwise remove %s from the others, or correct their selectors",
-			config.AnnotationEgress)
-	default:
-		step.Text = "Service " + w.service.Key.String() + " decides: it is the only one with " + config.AnnotationEgress
-	}
-	return w.seen(step.bound(), "they", Services)
+	return nil
 }
 
-// compiled returns a Service as the daemons read it; nil if it is not Holdfast's to serve.
-func (w *podWhy) compiled(key lb.Key) *lb.Service {
-	i := slices.IndexFunc(w.state.Services, func(s *lb.Service) bool { return s.Key == key })
+// serviceStep makes the step about the Service that decides about the pod.
+func (e *podExplanation) serviceStep() Step {
+	others := e.describeOthers()
+	step := Step{
+		Name:    "Service",
+		Verdict: OK,
+		Details: others,
+	}
+
+	fromNode := "its connections leave from the address of node " + e.pod.Node
+	switch {
+	case e.service == nil && len(others) > 0:
+		step.Verdict = Problem
+		step.Reason = lb.EgressUnavailable
+		step.Text = "no Service that selects it has an address to send from: " + fromNode
+		step.Do = "find out why: kubectl holdfast why " + config.KeyOf(e.selectingServices()[0]).String()
+	case e.service == nil:
+		step.Text = fmt.Sprintf("no Service with %s selects it: %s", config.AnnotationEgress, fromNode)
+	case len(others) > 0:
+		step.Verdict = Note
+		step.Text = "Service " + e.service.Key.String() + " decides, and others select the pod too"
+		step.Do = fmt.Sprintf(
+			"nothing, if you agree; otherwise remove %s from the others, or correct their selectors",
+			config.AnnotationEgress,
+		)
+	default:
+		step.Text = "Service " + e.service.Key.String() + " decides: it is the only one with " + config.AnnotationEgress
+	}
+
+	return e.unlessUnread(step.withFewDetails(), "they", Services)
+}
+
+// compiled returns a Service as the daemons read it; nil if Holdfast does not serve it.
+func (e *podExplanation) compiled(key lb.Key) *lb.Service {
+	i := slices.IndexFunc(e.state.Services, func(s *lb.Service) bool { return s.Key == key })
 	if i < 0 {
 		return nil
 	}
-	return w.state.Services[i]
+	return e.state.Services[i]
 }
 
-// others returns a sentence about each Service that selects the pod and does not decide about it.
-func (w *podWhy) others() (out []string) {
-	for _, o := range w.asking() {
+// describeOthers returns a sentence about each Service that selects the pod and does not decide about it.
+func (e *podExplanation) describeOthers() (out []string) {
+	for _, o := range e.selectingServices() {
 		key := config.KeyOf(o)
-		s, why := w.compiled(key), "is younger"
+		service := e.compiled(key)
+		why := "is younger"
 		switch {
-		case s != nil && s == w.service:
+		case service != nil && service == e.service:
 			continue
-		case s == nil:
+		case service == nil:
 			why = "is not Holdfast's to serve"
-		case !s.Egress:
+		case !service.Egress:
 			why = "does not get what it asks for"
-		case !s.Sends():
+		case !service.Sends():
 			why = "has no address yet"
 		}
+
 		out = append(out, fmt.Sprintf("Service %s selects it and %s", key, why))
 	}
+
 	return out
 }
 
-// family makes the steps about an address of the pod: what replaces it, and the ports of its node.
-func (w *podWhy) family(pod netip.Addr) []Step {
-	f := lb.FamilyOf(pod)
-	step := Step{Name: string(f), Verdict: OK}
-	i := slices.IndexFunc(w.service.Addresses, func(a netip.Addr) bool { return lb.FamilyOf(a) == f })
+// addressSteps makes the steps about an address of the pod: the address that replaces it, and the ports of its node.
+func (e *podExplanation) addressSteps(pod netip.Addr) []Step {
+	family := lb.FamilyOf(pod)
+	isOfFamily := func(a netip.Addr) bool { return lb.FamilyOf(a) == family }
+	i := slices.IndexFunc(e.service.Addresses, isOfFamily)
 	if i < 0 {
-		step.Verdict, step.Reason = Problem, lb.EgressUnavailable
-		step.Text = fmt.Sprintf("new connections of %s are rejected: Service %s has no %s address", pod, w.service.Key, f)
-		step.Do = fmt.Sprintf("give the Service an address of %s (spec.ipFamilies), or remove %s from it",
-			f, config.AnnotationEgress)
-		return []Step{step}
+		return []Step{{
+			Name:    string(family),
+			Verdict: Problem,
+			Reason:  lb.EgressUnavailable,
+			Text: fmt.Sprintf(
+				"new connections of %s are rejected: Service %s has no %s address",
+				pod,
+				e.service.Key,
+				family,
+			),
+			Do: fmt.Sprintf(
+				"give the Service an address of %s (spec.ipFamilies), or remove %s from it",
+				family,
+				config.AnnotationEgress,
+			),
+		}}
 	}
 
-	address := w.service.Addresses[i]
-	step.Text = fmt.Sprintf("%s sends from %s", pod, address)
-	return []Step{step, w.ports(address)}
+	address := e.service.Addresses[i]
+	step := Step{
+		Name:    string(family),
+		Verdict: OK,
+		Text:    fmt.Sprintf("%s sends from %s", pod, address),
+	}
+
+	return []Step{step, e.portsStep(address)}
 }
 
-// ports makes the step about the slice of an address that the pod's node has.
-func (w *podWhy) ports(address netip.Addr) Step {
+// portsStep makes the step about the ports of an address that the pod's node has.
+func (e *podExplanation) portsStep(address netip.Addr) Step {
 	step := Step{Name: "ports", Verdict: OK}
-	i := slices.IndexFunc(w.state.Slices, func(s lb.PortSlice) bool {
-		return s.Address == address && s.Node == w.pod.Node && s.Namespace == w.pod.Key.Namespace
+	i := slices.IndexFunc(e.state.Slices, func(s lb.PortSlice) bool {
+		return s.Address == address &&
+			s.Node == e.pod.Node &&
+			s.Namespace == e.pod.Key.Namespace
 	})
+
 	if i >= 0 {
-		slice := w.state.Slices[i]
+		slice := e.state.Slices[i]
 		step.Text = fmt.Sprintf("node %s has the ports %d to %d of %s", slice.Node, slice.First, slice.Last(), address)
 	} else {
-		step.Verdict, step.Reason = Problem, lb.EgressUnavailable
-		step.Text = fmt.Sprintf("node %s has no ports of %s for namespace %s: new connections are rejected",
-			w.pod.Node, address, w.pod.Key.Namespace)
-		step.Do = "wait some seconds; if nothing changes: kubectl holdfast why " + w.service.Key.String()
+		step.Verdict = Problem
+		step.Reason = lb.EgressUnavailable
+		step.Text = fmt.Sprintf(
+			"node %s has no ports of %s for namespace %s: new connections are rejected",
+			e.pod.Node,
+			address,
+			e.pod.Key.Namespace,
+		)
+
+		step.Do = "wait some seconds; if nothing changes: kubectl holdfast why " + e.service.Key.String()
 	}
-	return w.seen(step, "EgressAllocations", Allocations)
+
+	return e.unlessUnread(step, "EgressAllocations", Allocations)
 }
 
-// announcement makes the step about the nodes that announce the Service, to which answers come.
-func (w *podWhy) announcement() Step {
-	step := conditionStep("layer 2", w.serviceObject().Status.Conditions, v1beta1.ConditionAnnouncedL2)
+// announcementStep makes the step about the nodes that announce the Service, to which answers come.
+func (e *podExplanation) announcementStep() Step {
+	step := conditionStep("layer 2", e.serviceObject().Status.Conditions, v1beta1.ConditionAnnouncedL2)
 	if step.Verdict == "" {
-		step.Verdict, step.Reason = Problem, lb.NoAdvertisement
-		step.Text = "no node announces Service " + w.service.Key.String() + " by layer 2: new connections are rejected"
+		step.Verdict = Problem
+		step.Reason = lb.NoAdvertisement
+		step.Text = "no node announces Service " + e.service.Key.String() + " by layer 2: new connections are rejected"
 	}
+
 	return step
 }
 
-// condition makes the step about what the controller says of the Service. It may concern other pods.
-func (w *podWhy) condition() Step {
-	step := conditionStep("egress", w.serviceObject().Status.Conditions, v1beta1.ConditionEgress)
+// conditionStep makes the step about the controller's condition of the Service. It may concern other pods.
+func (e *podExplanation) conditionStep() Step {
+	step := conditionStep("egress", e.serviceObject().Status.Conditions, v1beta1.ConditionEgress)
 	switch step.Verdict {
 	case "":
-		step.Verdict, step.Text = Note, "the controller has not written about the pods of the Service"
-		step.Do = "wait some seconds; if nothing changes look at " + w.logs("controller")
+		step.Verdict = Note
+		step.Text = "the controller has not written about the pods of the Service"
+		step.Do = "wait some seconds; if nothing changes look at " + e.logs("controller")
 	case Problem:
 		step.Verdict = Note
-		step.Do = "if this concerns the pod: kubectl holdfast why " + w.service.Key.String()
+		step.Do = "if this concerns the pod: kubectl holdfast why " + e.service.Key.String()
 	}
+
 	return step
 }
 
-// serviceObject returns the Service that decides.
-func (w *podWhy) serviceObject() *corev1.Service {
-	return Find(w.Objects.Services, w.service.Key.Namespace, w.service.Key.Name)
+// serviceObject returns the object of the Service that decides.
+func (e *podExplanation) serviceObject() *corev1.Service {
+	return Find(e.Objects.Services, e.service.Key.Namespace, e.service.Key.Name)
 }
 
-// speaker makes the step about what the speaker of the pod's node reports.
-func (w *podWhy) speaker() Step {
-	step := Step{Name: "node " + w.pod.Node, Verdict: OK, Text: "its speaker rejects no connections of the Service's pods"}
-	look := "look at kubectl holdfast why node " + w.pod.Node
-	state := Find(w.States, "", w.pod.Node)
+// nodeStep makes the step about the report of the speaker of the pod's node.
+func (e *podExplanation) nodeStep() Step {
+	step := Step{
+		Name:    "node " + e.pod.Node,
+		Verdict: OK,
+		Text:    "its speaker rejects no connections of the Service's pods",
+	}
+
+	look := "look at kubectl holdfast why node " + e.pod.Node
+	state := Find(e.States, "", e.pod.Node)
 	if state == nil {
-		step.Verdict, step.Do = Problem, look
+		step.Verdict = Problem
 		step.Text = "no speaker has reported, and a node without a speaker translates nothing"
-		return w.seen(step, "SpeakerStates", States)
+		step.Do = look
+		return e.unlessUnread(step, "SpeakerStates", States)
 	}
 
 	status := state.Status
-	i := slices.IndexFunc(status.EgressClosed, func(c v1beta1.ClosedEgress) bool {
-		return c.Service == w.service.Key.String()
-	})
 	observed := time.Time{}
 	if status.Observed != nil {
 		observed = status.Observed.Time
 	}
+
+	isOfService := func(c v1beta1.ClosedEgress) bool { return c.Service == e.service.Key.String() }
+	i := slices.IndexFunc(status.EgressClosed, isOfService)
 	switch {
-	case w.Now.Sub(observed) >= reportAge:
-		step.Verdict, step.Do = Note, look
+	case e.Now.Sub(observed) >= reportAge:
+		step.Verdict = Note
 		step.Text = "the last report of its speaker is old: " + observed.UTC().Format(time.RFC3339)
+		step.Do = look
 	case i >= 0:
 		closed := status.EgressClosed[i]
-		step.Verdict, step.Reason = Problem, lb.EgressUnavailable
-		step.Text = fmt.Sprintf("its speaker rejects the connections of %d addresses of the Service's pods: %s",
-			closed.PodAddresses, strings.TrimSpace(closed.Message))
+		step.Verdict = Problem
+		step.Reason = lb.EgressUnavailable
+		step.Text = fmt.Sprintf(
+			"its speaker rejects the connections of %d addresses of the Service's pods: %s",
+			closed.PodAddresses,
+			strings.TrimSpace(closed.Message),
+		)
 	case int(status.EgressClosedCount) > len(status.EgressClosed):
-		step.Verdict, step.Do = Note, look
-		step.Text = fmt.Sprintf("its speaker rejects the connections of %d Services, and names %d others",
-			status.EgressClosedCount, len(status.EgressClosed))
+		step.Verdict = Note
+		step.Text = fmt.Sprintf(
+			"its speaker rejects the connections of %d Services, and names %d others",
+			status.EgressClosedCount,
+			len(status.EgressClosed),
+		)
+
+		step.Do = look
 	}
+
 	return step
 }

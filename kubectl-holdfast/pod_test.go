@@ -243,7 +243,7 @@ func TestServiceEgress(t *testing.T) {
 	} {
 		s := sending()
 		tt.do(&s)
-		r := s.about("default", "web").explain()
+		r := s.explanationOf("default", "web").explain()
 		var got Step
 		for _, step := range r.Steps {
 			if step.Name == "egress" {
@@ -324,13 +324,13 @@ func TestPodCommand(t *testing.T) {
 
 // TestPodAddress: the pod sends from the address of its own family.
 func TestPodAddress(t *testing.T) {
-	w := &podWhy{
+	w := &podExplanation{
 		service: &lb.Service{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}},
 	}
 	for pod, want := range map[string]string{
 		"10.1.0.1": "10.1.0.1 sends from 192.0.2.1", "fd00::1": "fd00::1 sends from 2001:db8::1",
 	} {
-		if got := w.family(netip.MustParseAddr(pod))[0].Text; got != want {
+		if got := w.addressSteps(netip.MustParseAddr(pod))[0].Text; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

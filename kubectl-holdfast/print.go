@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// printable is a writer that replaces what cannot be printed by a space. Tenants choose texts of the cluster, and an
+// printable is a writer that replaces unprintable characters by a space. Tenants choose texts of the cluster, and an
 // escape sequence among them would write to the operator's terminal.
 type printable struct{ io.Writer }
 
@@ -23,13 +23,16 @@ func (p printable) Write(text []byte) (int, error) {
 		}
 		return r
 	}, string(text))
-	if _, err := io.WriteString(p.Writer, shown); err != nil {
+
+	_, err := io.WriteString(p.Writer, shown)
+	if err != nil {
 		return 0, err
 	}
+
 	return len(text), nil
 }
 
-// maxText bounds a text of a report: a condition of Kubernetes has no more.
+// maxText bounds a text of a report, in bytes. A condition of Kubernetes is not longer.
 const maxText = 32768
 
 // printReports writes reports for people: a line for each step, and the first thing to do at the end. No text of the
@@ -43,6 +46,7 @@ func printReports(w io.Writer, reports []Report) error {
 			if s.Reason != "" {
 				text = string(s.Reason) + ": " + text
 			}
+
 			fmt.Fprintf(
 				t,
 				"  %s\t%s\t%s\n",
@@ -50,14 +54,18 @@ func printReports(w io.Writer, reports []Report) error {
 				lb.Line(s.Name, maxText),
 				lb.Line(text, maxText),
 			)
+
 			for _, d := range s.Details {
 				fmt.Fprintf(t, "\t\t  %s\n", lb.Line(d, maxText))
 			}
 		}
+
 		if err := t.Flush(); err != nil {
 			return err
 		}
+
 		fmt.Fprintf(w, "First: %s\n", lb.Line(r.First, maxText))
 	}
+
 	return nil
 }

@@ -18,36 +18,36 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Snapshot is what was read of a cluster at one moment.
+// Snapshot holds the objects of a cluster that were read at one moment.
 type Snapshot struct {
 	Now time.Time
-	// Namespace that Holdfast runs in.
+	// Namespace is the namespace of Holdfast itself.
 	Namespace string
 	Objects   config.Objects
-	// Options that the controller runs with: see ReadOptions.
+	// Options are the settings of the controller: see ReadOptions.
 	Options    config.Options `json:"-"`
 	States     []*v1beta1.SpeakerState
 	Speakers   *appsv1.DaemonSet
 	Controller *appsv1.Deployment
-	// Pods of the speakers, and of the controller.
+	// Pods are the pods of the speakers, and Controllers the pods of the controller.
 	Pods, Controllers []*corev1.Pod
-	// Leases has the one by which controllers elect their leader.
+	// Leases has the Lease by which controllers elect their leader.
 	Leases []*coordinationv1.Lease
-	// Daemons are the pages /debug/state that were read, by pod, and Silent why others were not; both nil if none was
-	// asked for.
+	// Daemons are the pages /debug/state, by pod, and Silent the reasons why pages could not be read. Both are nil if
+	// no daemon was asked.
 	Daemons map[string]json.RawMessage
 	Silent  map[string]string `json:"-"`
-	// MetalLBParts is how MetalLB runs; nil unless it was asked for.
+	// MetalLBParts are the objects by which MetalLB runs; nil unless they were read.
 	MetalLBParts *MetalLBParts `json:"-"`
-	// Probed is what speakers found when they were asked to probe.
+	// Probed are the results of the speakers that were asked to probe.
 	Probed []Step `json:"-"`
-	// Unread maps what could not be read to the reason, for example "nodes" to "forbidden".
+	// Unread maps resources that could not be read to the reason, for example "nodes" to "forbidden".
 	Unread map[string]string
-	// LeftOut says what a bundle has not, in sentences.
+	// LeftOut lists in sentences what a bundle lacks.
 	LeftOut []string `json:",omitempty"`
 }
 
-// The names of what may be unread: resources, as kubectl has them.
+// Names of resources in Snapshot.Unread, as kubectl has them.
 const (
 	Pools       = "ipaddresspools"
 	Nodes       = "nodes"
@@ -64,44 +64,67 @@ const (
 	Leases      = "leases"
 )
 
-// EgressPods names the pods of Services with egress, of which other pods than Holdfast's are read.
+// EgressPods names the pods of Services with egress in Snapshot.Unread. No other pods than these and Holdfast's own are
+// read.
 const EgressPods = "pods with outgoing connections"
 
-// seen returns a step, or that what it needs could not be read.
-func (s Snapshot) seen(step Step, what string, of ...string) Step {
-	for _, resource := range of {
-		if text, failed := s.Unread[resource]; failed {
-			return Step{Name: step.Name, Verdict: Unseen, Text: what + " could not be read: " + text}
+// unlessUnread returns a step, or a step about the resources that it needs and that could not be read.
+func (s Snapshot) unlessUnread(step Step, what string, resources ...string) Step {
+	for _, resource := range resources {
+		why, isUnread := s.Unread[resource]
+		if isUnread {
+			return Step{
+				Name:    step.Name,
+				Verdict: Unseen,
+				Text:    what + " could not be read: " + why,
+			}
 		}
 	}
+
 	return step
 }
 
 // compile returns the objects as the daemons read them. Nodes whose speaker's pod is ready are members.
 func (s Snapshot) compile() (lb.State, []lb.Problem) {
-	o := s.Objects
-	o.SecretNamespace, o.Secrets = s.Namespace, nil
-	for _, p := range o.Peers {
-		if ref := p.Spec.PasswordSecret; ref != nil &&
-			ref.Name != "" { // which is not read: the condition Valid of the peer says if it lacks one
-			o.Secrets = append(
-				o.Secrets,
-				&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: ref.Name},
-					Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{corev1.BasicAuthPasswordKey: []byte("unread")}},
-			)
-		}
-	}
-	state, problems := config.Compile(o, s.Options)
-	state.Now, state.Members, state.Unfit = s.Now, map[string]bool{}, map[string]lb.Unfit{}
+	objects := s.Objects
+	objects.SecretNamespace = s.Namespace
+	objects.Secrets = s.assumedSecrets()
+	state, problems := config.Compile(objects, s.Options)
+
+	state.Now = s.Now
+	state.Members = map[string]bool{}
+	state.Unfit = map[string]lb.Unfit{}
 	for _, p := range s.Pods {
-		if p.Spec.NodeName != "" && ready(p) && p.DeletionTimestamp == nil {
-			state.Members[p.Spec.NodeName] = true
+		node := p.Spec.NodeName
+		if node != "" && isPodReady(p) && p.DeletionTimestamp == nil {
+			state.Members[node] = true
 		}
+
 		if s.Options.OtherDataPath {
-			state.Unfit[p.Spec.NodeName] = lb.Unfiltered
+			state.Unfit[node] = lb.Unfiltered
 		}
 	}
+
 	return state, problems
+}
+
+// assumedSecrets returns a Secret for each peer with a password. Secrets are not read: the condition Valid of the peer
+// reports a missing Secret.
+func (s Snapshot) assumedSecrets() (secrets []*corev1.Secret) {
+	for _, p := range s.Objects.Peers {
+		ref := p.Spec.PasswordSecret
+		if ref == nil || ref.Name == "" {
+			continue
+		}
+
+		secrets = append(secrets, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: ref.Name},
+			Type:       corev1.SecretTypeBasicAuth,
+			Data:       map[string][]byte{corev1.BasicAuthPasswordKey: []byte("unread")},
+		})
+	}
+
+	return secrets
 }
 
 // ReadOptions takes the settings of the controller that runs, from its arguments; without it, the chart's.
@@ -111,58 +134,78 @@ func (s *Snapshot) ReadOptions() {
 	if s.Controller == nil {
 		return
 	}
+
 	for name, value := range arguments(s.Controller.Spec.Template.Spec) {
-		_ = f.Set(name, value) // it has other flags, too, and would not start with a value that cannot be read
+		_ = f.Set(name, value) // the controller has other flags too, and does not start with an invalid value
 	}
 }
 
-// arguments are the flags that a daemon runs with.
+// arguments returns the flags that a daemon runs with.
 func arguments(pod corev1.PodSpec) map[string]string {
 	out := map[string]string{}
 	if len(pod.Containers) == 0 {
 		return out
 	}
+
 	for _, arg := range pod.Containers[0].Args {
-		if name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "="); given {
+		name, value, ok := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if ok {
 			out[name] = value
 		}
 	}
+
 	return out
 }
 
-func ready(p *corev1.Pod) bool {
+// isPodReady reports whether a pod has the condition Ready.
+func isPodReady(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// waiting maps nodes with a speaker's pod, but none that is ready, to what it waits for.
-func (s Snapshot) waiting() map[string]string {
-	out, well := map[string]string{}, map[string]bool{}
+// unreadySpeakers returns why no speaker is ready on a node, by the nodes that have only unready pods of speakers.
+func (s Snapshot) unreadySpeakers() map[string]string {
+	out := map[string]string{}
+	hasReady := map[string]bool{}
 	for _, p := range s.Pods {
-		node, why := p.Spec.NodeName, " is not ready"
-		for _, c := range p.Status.ContainerStatuses {
-			if c.State.Waiting != nil {
-				why = ": " + c.State.Waiting.Reason
-			} else if c.State.Terminated != nil {
-				why = ": " + c.State.Terminated.Reason
-			}
+		node := p.Spec.NodeName
+		out[node] = "pod " + p.Name + unreadyReason(p)
+		if isPodReady(p) {
+			hasReady[node] = true
 		}
-		out[node], well[node] = "pod "+p.Name+why, well[node] || ready(p)
 	}
-	maps.DeleteFunc(out, func(node, _ string) bool { return well[node] })
+
+	maps.DeleteFunc(out, func(node, _ string) bool { return hasReady[node] })
 	return out
 }
 
-// Verdict is how a step went.
+// unreadyReason returns the reason of the last container that waits or has ended.
+func unreadyReason(p *corev1.Pod) string {
+	why := " is not ready"
+	for _, c := range p.Status.ContainerStatuses {
+		switch {
+		case c.State.Waiting != nil:
+			why = ": " + c.State.Waiting.Reason
+		case c.State.Terminated != nil:
+			why = ": " + c.State.Terminated.Reason
+		}
+	}
+
+	return why
+}
+
+// Verdict is the result of a step.
 type Verdict string
 
 const (
+	// OK means that the step is as it should be.
 	OK Verdict = "ok"
-	// Note: it works, but the user should know.
-	Note    Verdict = "note"
+	// Note means that the step works, but the user should know something about it.
+	Note Verdict = "note"
+	// Problem means that the step keeps packets from the Service.
 	Problem Verdict = "problem"
-	// Unseen: what the step needs could not be read.
+	// Unseen means that an object which the step needs could not be read.
 	Unseen Verdict = "unseen"
 )
 
@@ -171,12 +214,12 @@ type Step struct {
 	Name    string    `json:"step"`
 	Verdict Verdict   `json:"verdict"`
 	Reason  lb.Reason `json:"reason,omitempty"`
-	// Text is one sentence. Details are more of them, in a line each.
+	// Text is one sentence. Details are further sentences, one for each line.
 	Text    string   `json:"text"`
 	Details []string `json:"details,omitempty"`
-	// Do is what to do about it: of each step that is not OK in a report.
+	// Do is what the user should do about it. In a report every step has it unless it is OK.
 	Do string `json:"do,omitempty"`
-	// isSymptom: if there is another problem, that is closer to the cause.
+	// isSymptom reports whether any other problem is closer to the cause.
 	isSymptom bool
 }
 
@@ -188,7 +231,7 @@ type Report struct {
 	First string `json:"first"`
 }
 
-// add adds steps; one without a verdict has nothing to say.
+// add adds steps. It omits steps without a verdict.
 func (r *Report) add(steps ...Step) {
 	for _, s := range steps {
 		if s.Verdict != "" {
@@ -202,58 +245,78 @@ func (r Report) Healthy() bool {
 	return !slices.ContainsFunc(r.Steps, func(s Step) bool { return s.Verdict == Problem })
 }
 
-func fault(p lb.Problem) Step {
+// problemStep makes the step about a problem of an object.
+func problemStep(p lb.Problem) Step {
+	verdict := Problem
+	if p.Note {
+		verdict = Note
+	}
 	return Step{
 		Name:    p.Object.String(),
-		Verdict: map[bool]Verdict{false: Problem, true: Note}[p.Note],
+		Verdict: verdict,
 		Reason:  p.Reason,
 		Text:    p.Message,
 	}
 }
 
-// summary makes one step of many things: how many are well, and a line for each other one, but not for too many.
+// summary makes one step about many items. The format gets the number of good items, and of all. Each bad item is a
+// detail.
 func summary(name string, reason lb.Reason, format string, all int, bad []string) Step {
-	step := Step{Name: name, Verdict: OK, Text: fmt.Sprintf(format, all-len(bad), all), Details: bad}
-	if len(bad) > 0 {
-		step.Verdict, step.Reason = Problem, reason
+	step := Step{
+		Name:    name,
+		Verdict: OK,
+		Text:    fmt.Sprintf(format, all-len(bad), all),
+		Details: bad,
 	}
-	return step.bound()
+
+	if len(bad) > 0 {
+		step.Verdict = Problem
+		step.Reason = reason
+	}
+	return step.withFewDetails()
 }
 
-// bound keeps the first details.
-func (s Step) bound() Step {
-	if more := len(s.Details) - lb.Few; more > 0 {
+// withFewDetails returns the step with its first details, and the number of the others.
+func (s Step) withFewDetails() Step {
+	more := len(s.Details) - lb.Few
+	if more > 0 {
 		s.Details = append(s.Details[:lb.Few:lb.Few], fmt.Sprintf("and %d more", more))
 	}
 	return s
 }
 
-// conclude says of each step what to do about it, and chooses the first thing to do: of the first problem that is no
-// symptom of another, else of the first symptom, note, or step that could not be seen.
+// conclude sets what to do about each step, and chooses the first thing to do: about the first problem that is no
+// symptom of another, else about the first symptom, note, or unseen step.
 func (r Report) conclude() Report {
 	r.First = "nothing: no problem was found"
 	urgency := []Verdict{Problem, Note, Unseen}
-	best := 2 * len(urgency)
+	minRank := 2 * len(urgency)
 	for i := range r.Steps {
 		step := &r.Steps[i]
 		rank := 2 * slices.Index(urgency, step.Verdict)
 		if rank < 0 {
 			continue
 		}
+
 		step.Do = step.action()
 		if step.isSymptom {
 			rank++
 		}
-		if rank < best {
-			best, r.First = rank, step.Do
+
+		if rank < minRank {
+			minRank = rank
+			r.First = step.Do
 		}
 	}
+
 	return r
 }
 
-// action returns what to do about a step that is not OK. No sentence of the cluster is taken for an action.
+// action returns what to do about a step that is not OK. It uses no sentence of the cluster: a tenant may have written
+// it.
 func (s Step) action() string {
-	switch remedy := s.Reason.Remedy(); {
+	remedy := s.Reason.Remedy()
+	switch {
 	case s.Do != "":
 		return s.Do
 	case s.Verdict == Unseen:
@@ -263,5 +326,6 @@ func (s Step) action() string {
 	case s.Verdict == Note:
 		return "nothing, if you agree with the step " + s.Name
 	}
+
 	return "look for the cause in the text of the step " + s.Name + ": this version of the plugin knows no remedy"
 }

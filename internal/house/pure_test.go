@@ -34,7 +34,10 @@ var pureFiles = map[string][]string{
 		"reception.go", "suspicion.go", "timers.go", "view.go", "wire.go",
 	},
 	"internal/nodelifecycle": {"condition.go", "decide.go", "endpoints.go", "limit.go", "tracker.go"},
-	"kubectl-holdfast":       {"change.go", "metallb.go", "move.go", "objects.go", "pod.go", "service.go", "snapshot.go"},
+	"kubectl-holdfast": {
+		"announcement.go", "change.go", "daemons.go", "endpoints.go", "frommetallb.go", "frrk8s.go", "metallb.go",
+		"move.go", "objects.go", "openstack.go", "pod.go", "service.go", "snapshot.go", "status.go",
+	},
 }
 
 // pureImports are what such a file may import.
