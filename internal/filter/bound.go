@@ -19,14 +19,23 @@ type cost struct {
 var maxCost = cost{prefixes: 250_000, rules: 10_000}
 
 // plus returns the sum of two costs.
-func (c cost) plus(o cost) cost { return cost{c.prefixes + o.prefixes, c.rules + o.rules} }
+func (c cost) plus(o cost) cost {
+	return cost{
+		prefixes: c.prefixes + o.prefixes,
+		rules:    c.rules + o.rules,
+	}
+}
 
 // exceedsMax reports whether the cost exceeds the bound. An image counts the chains of both parities, so its cost may
 // be too high.
-func (c cost) exceedsMax() bool { return c.prefixes > maxCost.prefixes || c.rules > maxCost.rules }
+func (c cost) exceedsMax() bool {
+	return c.prefixes > maxCost.prefixes || c.rules > maxCost.rules
+}
 
 // weight returns the cost as one number: each part is relative to its bound.
-func (c cost) weight() int { return c.prefixes + c.rules*(maxCost.prefixes/maxCost.rules) }
+func (c cost) weight() int {
+	return c.prefixes + c.rules*(maxCost.prefixes/maxCost.rules)
+}
 
 // charge returns the additional cost of a frontend beside others. They have paid for the lists and profiles in paid.
 func (d *frontend) charge(paid map[any]bool) (c cost) {
@@ -40,6 +49,7 @@ func (d *frontend) charge(paid map[any]bool) (c cost) {
 	if !paid[p] {
 		c.rules = p.rules()
 	}
+
 	return c
 }
 
@@ -93,5 +103,6 @@ func (img *image) cheapestFirst() []*frontend {
 			cmp.Compare(a.charge(nil).weight(), b.charge(nil).weight()),
 		)
 	})
+
 	return list
 }

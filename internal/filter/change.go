@@ -19,28 +19,10 @@ func (img *image) From(old *image) nft.Change {
 
 	var e elementChange
 	e.addFrontends(old, img)
-	old.lists.Changes(img.lists, func(l *list, _, _ int, isOld, isWanted bool) {
-		switch {
-		case !isWanted:
-			l.elements(&e.old)
-		case !isOld:
-			l.elements(&e.want)
-		}
-	})
-	old.internal.Changes(img.internal, func(p clusterPort, before, after *[]netip.Addr, isOld, isWanted bool) {
-		if isOld {
-			p.elements(&e.old, (*before)[0])
-		}
-		if isWanted {
-			p.elements(&e.want, (*after)[0])
-		}
-	})
-	old.desired.Pings.Changes(img.desired.Pings, func(a netip.Addr, _, _ struct{}, isOld, isWanted bool) {
-		e.addAddress(pingsSet, a, isOld, isWanted)
-	})
-	old.desired.Relayed.Changes(img.desired.Relayed, func(a netip.Addr, _, _ struct{}, isOld, isWanted bool) {
-		e.addAddress(relayedSet, a, isOld, isWanted)
-	})
+	e.addLists(old, img)
+	e.addInternal(old, img)
+	e.addAddresses(pingsSet, old.desired.Pings, img.desired.Pings)
+	e.addAddresses(relayedSet, old.desired.Relayed, img.desired.Relayed)
 	if !lb.Same(old.common, img.common) {
 		e.old = append(e.old, old.common...)
 		e.want = append(e.want, img.common...)
@@ -61,6 +43,7 @@ func (e *elementChange) addFrontends(old, img *image) {
 		if isOld {
 			a = *before
 		}
+
 		if isWanted {
 			b = *after
 		}
@@ -69,11 +52,44 @@ func (e *elementChange) addFrontends(old, img *image) {
 		for i := range a {
 			a[i].elements(&e.old)
 		}
+
 		for i := range b {
 			b[i].elements(&e.want)
 		}
 
 		e.addAddress(addressesSet, at, isOld, isWanted)
+	})
+}
+
+// addLists adds the elements of the lists that are added or removed.
+func (e *elementChange) addLists(old, img *image) {
+	old.lists.Changes(img.lists, func(l *list, _, _ int, isOld, isWanted bool) {
+		switch {
+		case !isWanted:
+			l.elements(&e.old)
+		case !isOld:
+			l.elements(&e.want)
+		}
+	})
+}
+
+// addInternal adds the elements that redirect internal traffic and differ.
+func (e *elementChange) addInternal(old, img *image) {
+	old.internal.Changes(img.internal, func(p clusterPort, before, after *[]netip.Addr, isOld, isWanted bool) {
+		if isOld {
+			p.elements(&e.old, (*before)[0])
+		}
+
+		if isWanted {
+			p.elements(&e.want, (*after)[0])
+		}
+	})
+}
+
+// addAddresses adds the addresses of a set that differ.
+func (e *elementChange) addAddresses(set string, old, want lb.Map[netip.Addr, struct{}]) {
+	old.Changes(want, func(a netip.Addr, _, _ struct{}, isOld, isWanted bool) {
+		e.addAddress(set, a, isOld, isWanted)
 	})
 }
 
@@ -87,7 +103,9 @@ func (e *elementChange) addAddress(set string, a netip.Addr, isOld, isWanted boo
 	if isOld {
 		list = &e.old
 	}
-	list.Put(familyOf(a.Is6()).named(set), string(a.AsSlice()), "")
+
+	family := familyOf(a.Is6())
+	list.Put(family.named(set), string(a.AsSlice()), "")
 }
 
 // addChains adds the chains that differ, with the sets that only they use.

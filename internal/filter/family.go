@@ -79,7 +79,9 @@ const (
 )
 
 // named returns the name of a set or chain of the family.
-func (f *family) named(base string) string { return base + f.Suffix }
+func (f *family) named(base string) string {
+	return base + f.Suffix
+}
 
 // sets returns the permanent sets of the family.
 func (f *family) sets() []nft.Set {
@@ -109,7 +111,12 @@ func (f *family) sets() []nft.Set {
 
 	for _, name := range []string{allowSet, denySet} {
 		for _, parity := range []string{"", oddSuffix} {
-			list = append(list, nft.Set{Name: name + parity, Key: frontend, Flags: unix.NFT_SET_MAP, Data: nft.Mark})
+			list = append(list, nft.Set{
+				Name:  name + parity,
+				Key:   frontend,
+				Flags: unix.NFT_SET_MAP,
+				Data:  nft.Mark,
+			})
 		}
 	}
 

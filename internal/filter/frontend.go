@@ -27,12 +27,19 @@ func (d *frontend) key() string {
 
 // compare orders frontends by address, protocol and port.
 func (d *frontend) compare(o *frontend) int {
-	return cmp.Or(d.Address.Compare(o.Address), cmp.Compare(d.Protocol, o.Protocol), cmp.Compare(d.Port, o.Port))
+	return cmp.Or(
+		d.Address.Compare(o.Address),
+		cmp.Compare(d.Protocol, o.Protocol),
+		cmp.Compare(d.Port, o.Port),
+	)
 }
 
 // equal reports whether two frontends have the same elements.
 func (d frontend) equal(o frontend) bool {
-	return d.compare(&o) == 0 && d.profile == o.profile && d.LogDrops == o.LogDrops && d.sameLists(&o)
+	return d.compare(&o) == 0 &&
+		d.profile == o.profile &&
+		d.LogDrops == o.LogDrops &&
+		d.sameLists(&o)
 }
 
 // frontends returns the valid frontends of an address, in order. If two frontends have the same address, protocol and
@@ -42,36 +49,48 @@ func (c *frontendChanges) frontends(d *Desired, all []lb.Frontend) []frontend {
 	for i := range all {
 		fe := &all[i]
 		if !isReachable(fe) {
-			c.refused[fe.Service] = fmt.Errorf("invalid frontend: %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
+			err := fmt.Errorf("invalid frontend: %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
+			c.refused[fe.Service] = err
 			continue
 		}
 
 		if d.NoLimits || d.NoInternal {
 			fe = d.withoutUnsupported(*fe)
 		}
+
 		list = append(list, frontend{Frontend: fe})
 	}
 
 	slices.SortStableFunc(list, func(a, b frontend) int { return a.compare(&b) })
-	distinct := list[:0]
+	return c.distinct(list)
+}
+
+// distinct returns the frontends without those at the place of the frontend before, which it closes.
+func (c *frontendChanges) distinct(list []frontend) []frontend {
+	out := list[:0]
 	for _, fe := range list {
-		last := len(distinct) - 1
-		if last >= 0 && distinct[last].compare(&fe) == 0 {
+		last := len(out) - 1
+		isDuplicate := last >= 0 && out[last].compare(&fe) == 0
+		if isDuplicate {
 			err := fmt.Errorf("two frontends at %s port %d of %s", fe.Protocol, fe.Port, fe.Address)
-			distinct[last].refused = err
+			out[last].refused = err
 			c.refused[fe.Service] = err
 			continue
 		}
-		distinct = append(distinct, fe)
+
+		out = append(out, fe)
 	}
 
-	return distinct
+	return out
 }
 
 // isReachable reports whether a machine can send packets to a frontend.
 func isReachable(fe *lb.Frontend) bool {
 	_, isKnown := nft.Protocols[fe.Protocol]
-	return isKnown && fe.Address.IsValid() && !fe.Address.Is4In6() && fe.Address.Zone() == ""
+	return isKnown &&
+		fe.Address.IsValid() &&
+		!fe.Address.Is4In6() &&
+		fe.Address.Zone() == ""
 }
 
 // withoutUnsupported returns a frontend without the properties that the kernel does not support.
@@ -97,10 +116,12 @@ func resolve(lib *library, list []frontend, old *[]frontend) {
 	}
 
 	for i := range list {
-		d, before := &list[i], none
+		d := &list[i]
 		for len(rest) > 0 && rest[0].compare(d) < 0 {
 			rest = rest[1:]
 		}
+
+		before := none
 		if len(rest) > 0 && rest[0].compare(d) == 0 {
 			before = &rest[0]
 		}
@@ -109,6 +130,7 @@ func resolve(lib *library, list []frontend, old *[]frontend) {
 		if d.Restricted {
 			d.allow = lib.list(ipv6, d.Allow, &lib.recent[0], before.allow)
 		}
+
 		d.deny = lib.list(ipv6, d.Deny, &lib.recent[1], before.deny)
 
 		d.profile = profileOf(d)
@@ -129,19 +151,23 @@ func (d *frontend) lists() [2]*list {
 
 // elements adds all elements of the frontend.
 func (d *frontend) elements(to *nft.Elements) {
-	f, key := d.profile.family(), d.key()
+	f := d.profile.family()
+	key := d.key()
 	to.Put(f.named(frontendsSet), key, d.profile.firstChain())
 	for _, r := range d.profile.reasons() {
-		to.Put(f.named(dropsSet), key+string(nft.Native(uint32(r))), "")
+		drops := key + string(nft.Native(uint32(r)))
+		to.Put(f.named(dropsSet), drops, "")
 	}
 
 	if d.LogDrops {
 		to.Put(f.named(loggedSet), key, "")
 	}
 
+	sets := [2]string{allowSet, denySet}
 	for i, l := range d.lists() {
 		if l != nil {
-			to.Put(d.profile.listsIn([...]string{allowSet, denySet}[i]), key, string(nft.Native(l.number)))
+			number := string(nft.Native(l.number))
+			to.Put(d.profile.listsIn(sets[i]), key, number)
 		}
 	}
 }
@@ -150,13 +176,22 @@ func (d *frontend) elements(to *nft.Elements) {
 func (p clusterPort) elements(to *nft.Elements, a netip.Addr) {
 	f := familyOf(a.Is6())
 	protocol := nft.Protocols[p.protocol]
-	to.Put(f.named(internalSet), nft.PortKey(a, protocol, p.port), string(p.addr.AsSlice()))
-	to.Put(f.named(externalSet), nft.PortKey(p.addr, protocol, p.port), string(a.AsSlice()))
+	to.Put(
+		f.named(internalSet),
+		nft.PortKey(a, protocol, p.port),
+		string(p.addr.AsSlice()),
+	)
+	to.Put(
+		f.named(externalSet),
+		nft.PortKey(p.addr, protocol, p.port),
+		string(a.AsSlice()),
+	)
 }
 
 // sameLists reports whether two frontends admit the same sources.
 func (d *frontend) sameLists(o *frontend) bool {
-	mine, others := d.lists(), o.lists()
+	mine := d.lists()
+	others := o.lists()
 	return d.profile.restricted == o.profile.restricted && mine == others
 }
 

@@ -42,7 +42,9 @@ type image struct {
 type chainName string
 
 // Compare implements lb.Ordered.
-func (c chainName) Compare(o chainName) int { return strings.Compare(string(c), string(o)) }
+func (c chainName) Compare(o chainName) int {
+	return strings.Compare(string(c), string(o))
+}
 
 // chainUse is the profile of a chain, and the number of frontends that use the chain.
 type chainUse struct {
@@ -59,11 +61,17 @@ type clusterPort struct {
 
 // Compare implements lb.Ordered.
 func (p clusterPort) Compare(o clusterPort) int {
-	return cmp.Or(p.addr.Compare(o.addr), strings.Compare(p.protocol, o.protocol), cmp.Compare(p.port, o.port))
+	return cmp.Or(
+		p.addr.Compare(o.addr),
+		strings.Compare(p.protocol, o.protocol),
+		cmp.Compare(p.port, o.port),
+	)
 }
 
 // emptyImage returns an image without frontends.
-func emptyImage() *image { return &image{desired: &Desired{}} }
+func emptyImage() *image {
+	return &image{desired: &Desired{}}
+}
 
 // newImage returns the image of a desired filter. It shares the unchanged parts of an older image; nil for none.
 func newImage(lib *library, d *Desired, old *image) *image {
@@ -73,11 +81,16 @@ func newImage(lib *library, d *Desired, old *image) *image {
 
 	img := newFrontends(lib, d, old)
 	img.common = old.common
-	if old.table == nil || !img.outside.Same(old.outside) || !old.desired.sameCommon(d) {
+	sameCommon := old.table != nil && img.outside.Same(old.outside) && old.desired.sameCommon(d)
+	if !sameCommon {
 		img.common = commonElements(d, img.outside)
 	}
 
-	img.layout = layout{log: !d.NoLog, routes: !d.NoRoutes, internal: img.internal.Len() > 0}
+	img.layout = layout{
+		log:      !d.NoLog,
+		routes:   !d.NoRoutes,
+		internal: img.internal.Len() > 0,
+	}
 	for i, f := range families() {
 		own := slices.IndexFunc(d.Addresses, f.Has)
 		if own >= 0 {
@@ -89,6 +102,7 @@ func newImage(lib *library, d *Desired, old *image) *image {
 	if img.table == nil || old.layout != img.layout {
 		img.table = img.layout.table()
 	}
+
 	return img
 }
 
@@ -100,13 +114,13 @@ func newFrontends(lib *library, d *Desired, old *image) *image {
 		old.desired.NoLimits == d.NoLimits &&
 		old.desired.NoInternal == d.NoInternal
 	if canUpdate {
-		img := old.with(d, old.changes(lib, d, old))
+		img := old.with(d, old.changesTo(lib, d, old))
 		if len(img.refused) == 0 && !img.cost.exceedsMax() {
 			return img
 		}
 	}
 
-	all := emptyImage().changes(lib, d, old)
+	all := emptyImage().changesTo(lib, d, old)
 	img := emptyImage().with(d, all)
 	if !img.cost.exceedsMax() {
 		return img
@@ -116,6 +130,7 @@ func newFrontends(lib *library, d *Desired, old *image) *image {
 	for a, list := range all.byAddress {
 		resolve(lib, *list, old.frontends.Of(a))
 	}
+
 	return emptyImage().with(d, all)
 }
 
@@ -126,15 +141,20 @@ type frontendChanges struct {
 	refused map[lb.Key]error
 }
 
-// changes returns the changes from the image's frontends to the desired ones. They keep the parities of an older image.
-func (img *image) changes(lib *library, d *Desired, old *image) frontendChanges {
-	out := frontendChanges{map[netip.Addr]*[]frontend{}, map[lb.Key]error{}}
+// changesTo returns the changes from the image's frontends to the desired ones. They keep the parities of an older
+// image.
+func (img *image) changesTo(lib *library, d *Desired, old *image) frontendChanges {
+	out := frontendChanges{
+		byAddress: map[netip.Addr]*[]frontend{},
+		refused:   map[lb.Key]error{},
+	}
 	img.desired.Frontends.Changes(d.Frontends, func(a netip.Addr, _, want *[]lb.Frontend, _, isWanted bool) {
 		var list []frontend
 		if isWanted {
 			list = out.frontends(d, *want)
 			resolve(lib, list, old.frontends.Of(a))
 		}
+
 		out.byAddress[a] = &list
 	})
 
@@ -192,6 +212,7 @@ func (img *image) updateUses(old *image, c frontendChanges) {
 		if string(c) == use.profile.rangesChain() {
 			img.cost.rules += (min(use.n, 1) - min(before, 1)) * use.profile.rules()
 		}
+
 		return use, use.n > 0
 	})
 
@@ -199,11 +220,9 @@ func (img *image) updateUses(old *image, c frontendChanges) {
 		all := u.ports[p]
 		before := old.internal.Of(p)
 		if before != nil {
-			for _, a := range *before {
-				if c.byAddress[a] == nil {
-					all = append(all, a)
-				}
-			}
+			isChanged := func(a netip.Addr) bool { return c.byAddress[a] != nil }
+			unchanged := slices.DeleteFunc(slices.Clone(*before), isChanged)
+			all = append(all, unchanged...)
 		}
 
 		slices.SortFunc(all, netip.Addr.Compare)
@@ -214,7 +233,8 @@ func (img *image) updateUses(old *image, c frontendChanges) {
 // updateOutside updates the addresses outside of guarded ranges from an older image. If the ranges have changed, it
 // tests all addresses.
 func (img *image) updateOutside(old *image, c frontendChanges) {
-	guarded := lb.IndexOf([]bool{true}, func(bool) []lb.Range { return img.desired.Guarded })
+	rangesOf := func(bool) []lb.Range { return img.desired.Guarded }
+	guarded := lb.IndexOf([]bool{true}, rangesOf)
 	isOutside := func(a netip.Addr) (value struct{}, ok bool) {
 		return value, img.frontends.Has(a) && !guarded.Find(a)
 	}
@@ -223,6 +243,7 @@ func (img *image) updateOutside(old *image, c frontendChanges) {
 		img.outside = old.outside.With(maps.Keys(c.byAddress), isOutside)
 		return
 	}
+
 	img.outside = lb.Map[netip.Addr, struct{}]{}.With(img.frontends.Keys(), isOutside)
 }
 
@@ -250,27 +271,44 @@ func (u *uses) count(list *[]frontend, n int) {
 			}
 		}
 
-		names, ok := u.names[d.profile]
-		if !ok {
-			names = d.profile.chainNames()
-			u.names[d.profile] = names
-		}
-		for _, name := range names {
-			key := chainName(name)
-			u.chains[key] = chainUse{d.profile, u.chains[key].n + n}
-		}
-
-		redirects := d.refused == nil && d.ClusterIP.IsValid() && d.ClusterIP.Is4() == d.Address.Is4()
-		if !redirects {
-			continue
-		}
-		port := clusterPort{d.ClusterIP, d.Protocol, d.Port}
-		addresses := u.ports[port]
-		if n > 0 {
-			addresses = append(addresses, d.Address)
-		}
-		u.ports[port] = addresses // an old frontend adds the port too
+		u.countChains(d.profile, n)
+		u.addPort(d, n)
 	}
+}
+
+// countChains adds n to the counts of a profile's chains.
+func (u *uses) countChains(p profile, n int) {
+	names, ok := u.names[p]
+	if !ok {
+		names = p.chainNames()
+		u.names[p] = names
+	}
+
+	for _, name := range names {
+		key := chainName(name)
+		u.chains[key] = chainUse{profile: p, n: u.chains[key].n + n}
+	}
+}
+
+// addPort adds the port of the ClusterIP to which internal traffic is redirected, with the address of a new frontend.
+func (u *uses) addPort(d *frontend, n int) {
+	isSameFamily := d.ClusterIP.Is4() == d.Address.Is4()
+	redirects := d.refused == nil && d.ClusterIP.IsValid() && isSameFamily
+	if !redirects {
+		return
+	}
+
+	port := clusterPort{
+		addr:     d.ClusterIP,
+		protocol: d.Protocol,
+		port:     d.Port,
+	}
+	addresses := u.ports[port]
+	if n > 0 {
+		addresses = append(addresses, d.Address)
+	}
+
+	u.ports[port] = addresses // an old frontend adds the port too
 }
 
 // all returns all frontends, in order.
@@ -298,6 +336,7 @@ func (img *image) serviceAt(a netip.Addr, key string) lb.Key {
 			return d.Service
 		}
 	}
+
 	return lb.Key{}
 }
 
@@ -326,12 +365,17 @@ func commonElements(d *Desired, outside lb.Map[netip.Addr, struct{}]) nft.Elemen
 func (f *family) intervals(to *nft.Elements, base string, ranges []lb.Range) {
 	var list nft.Elements
 	for _, r := range ranges {
-		if !f.Has(r.From) || !f.Has(r.To) || r.To.Less(r.From) {
+		isOfFamily := f.Has(r.From) && f.Has(r.To)
+		if !isOfFamily || r.To.Less(r.From) {
 			continue
 		}
 
 		// After the last address of the family, Next is the zero Addr, and the interval has no end.
-		list.Put(f.named(base), string(r.From.AsSlice()), string(r.To.Next().AsSlice()))
+		list.Put(
+			f.named(base),
+			string(r.From.AsSlice()),
+			string(r.To.Next().AsSlice()),
+		)
 	}
 
 	*to = append(*to, list.Merged()...)

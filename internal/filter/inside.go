@@ -29,6 +29,7 @@ func insideLinks(names []string) nft.Elements {
 		if !isPrefix {
 			next = padName(first)
 		}
+
 		next[len(next)-1]++
 
 		intervals.Put(insideSet, string(padName(first)), string(padName(string(next))))
@@ -38,13 +39,19 @@ func insideLinks(names []string) nft.Elements {
 }
 
 // padName pads a name with zeros to nameSize.
-func padName(name string) []byte { return append([]byte(name), make([]byte, nameSize)...)[:nameSize] }
+func padName(name string) []byte {
+	return append([]byte(name), make([]byte, nameSize)...)[:nameSize]
+}
 
 // notServed matches packets to an address that no Service has.
 func (f *family) notServed() nft.Rule {
 	return nft.Expr(
 		f.Load(f.Destination, reg),
-		&expr.Lookup{SourceRegister: reg, SetName: f.named(addressesSet), Invert: true},
+		&expr.Lookup{
+			SourceRegister: reg,
+			SetName:        f.named(addressesSet),
+			Invert:         true,
+		},
 	)
 }
 
@@ -53,8 +60,16 @@ func (f *family) notServed() nft.Rule {
 // insideSet holds too, so the rule tests for it.
 func (f *family) toPod() nft.Rule {
 	return slices.Concat(f.notServed(), nft.Expr(
-		&expr.Fib{Register: reg, ResultOIFNAME: true, FlagDADDR: true},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+		&expr.Fib{
+			Register:      reg,
+			ResultOIFNAME: true,
+			FlagDADDR:     true,
+		},
+		&expr.Cmp{
+			Op:       expr.CmpOpNeq,
+			Register: reg,
+			Data:     make([]byte, 4),
+		},
 		&expr.Lookup{SourceRegister: reg, SetName: insideSet},
 	))
 }
@@ -64,7 +79,11 @@ func (f *family) toPod() nft.Rule {
 func (f *family) keepPod() nft.Rule {
 	keepDestination := nft.Expr(
 		f.Load(f.Destination, reg),
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: reg},
+		&expr.NAT{
+			Type:       expr.NATTypeDestNAT,
+			Family:     uint32(f.Proto),
+			RegAddrMin: reg,
+		},
 	)
 	return slices.Concat(f.Match(), f.destinationIn(guardedSet), f.toPod(), keepDestination)
 }

@@ -19,16 +19,30 @@ import (
 
 // internalChains returns the chains of the redirection, for pods (prerouting) and for the node itself (output).
 func internalChains() []nft.Chain {
-	pods := nft.Chain{Name: "internal", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: beforeConntrack}
+	pods := nft.Chain{
+		Name:     "internal",
+		Kind:     "filter",
+		Hook:     unix.NF_INET_PRE_ROUTING,
+		Priority: beforeConntrack,
+	}
 	// In a chain of kind route the kernel looks up the route again after the destination has changed.
-	own := nft.Chain{Name: "internal-output", Kind: "route", Hook: unix.NF_INET_LOCAL_OUT, Priority: beforeConntrack}
+	own := nft.Chain{
+		Name:     "internal-output",
+		Kind:     "route",
+		Hook:     unix.NF_INET_LOCAL_OUT,
+		Priority: beforeConntrack,
+	}
 	answers := nft.Chain{Name: "answers"}
 	back := nft.Chain{
 		Name:     "external",
 		Kind:     "filter",
 		Hook:     unix.NF_INET_POST_ROUTING,
 		Priority: afterNAT,
-		Rules:    []nft.Rule{slices.Concat(isReply(), hasLabel(), goTo(answers.Name))},
+		Rules: []nft.Rule{slices.Concat(
+			isReply(),
+			hasLabel(),
+			goTo(answers.Name),
+		)},
 	}
 
 	for _, f := range families() {
@@ -59,7 +73,9 @@ func isTracked() nft.Rule {
 }
 
 // isUntracked matches packets that conntrack does not see.
-func isUntracked() nft.Rule { return nft.State(expr.CmpOpNeq, expr.CtStateBitUNTRACKED) }
+func isUntracked() nft.Rule {
+	return nft.State(expr.CmpOpNeq, expr.CtStateBitUNTRACKED)
+}
 
 // toClusterIP rewrites the destination of a packet to a frontend and marks the packet, if its origin matches. The
 // lookup of the frontend comes first because it fails for most packets.
@@ -76,12 +92,21 @@ func (f *family) toClusterIP(origin nft.Rule) nft.Rule {
 
 // fromExternal rewrites the source of a reply to the external address.
 func (f *family) fromExternal() nft.Rule {
-	return slices.Concat(f.LoadPort(f.Source, nft.SourcePort), f.lookUp(externalSet), f.Write(f.Source))
+	return slices.Concat(
+		f.LoadPort(f.Source, nft.SourcePort),
+		f.lookUp(externalSet),
+		f.Write(f.Source),
+	)
 }
 
 // lookUp replaces the key in the registers by its address in a map. It fails without one.
 func (f *family) lookUp(base string) nft.Rule {
-	return nft.Expr(&expr.Lookup{SourceRegister: reg, SetName: f.named(base), IsDestRegSet: true, DestRegister: reg})
+	return nft.Expr(&expr.Lookup{
+		SourceRegister: reg,
+		SetName:        f.named(base),
+		IsDestRegSet:   true,
+		DestRegister:   reg,
+	})
 }
 
 // setLabel labels the connection of a marked packet and removes the mark.
@@ -89,11 +114,19 @@ func setLabel() nft.Rule {
 	hasMark := nft.Expr(
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg},
 		nft.Mask(reg, nft.Native(internalMark)),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: nft.Native(0)},
+		&expr.Cmp{
+			Op:       expr.CmpOpNeq,
+			Register: reg,
+			Data:     nft.Native(0),
+		},
 	)
 	label := nft.Expr(
 		&expr.Immediate{Register: reg, Data: internalLabel[:]},
-		&expr.Ct{Key: expr.CtKeyLABELS, SourceRegister: true, Register: reg},
+		&expr.Ct{
+			Key:            expr.CtKeyLABELS,
+			SourceRegister: true,
+			Register:       reg,
+		},
 	)
 	return slices.Concat(hasMark, nft.ChangeMark(internalMark, 0), label)
 }
@@ -103,6 +136,10 @@ func hasLabel() nft.Rule {
 	return nft.Expr(
 		&expr.Ct{Key: expr.CtKeyLABELS, Register: reg},
 		nft.Mask(reg, internalLabel[:]),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, len(internalLabel))},
+		&expr.Cmp{
+			Op:       expr.CmpOpNeq,
+			Register: reg,
+			Data:     make([]byte, len(internalLabel)),
+		},
 	)
 }

@@ -14,7 +14,9 @@ import (
 const tableName = "holdfast"
 
 // ours returns the filter's table.
-func ours() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: tableName} }
+func ours() nft.Table {
+	return nft.Table{Family: unix.NFPROTO_INET, Name: tableName}
+}
 
 // Priorities of the base chains. The kernel's own are in linux/netfilter_ipv4.h: conntrack is at -200, kube-proxy's
 // DNAT at -100 and its source NAT at 100.
@@ -73,60 +75,59 @@ type layout struct {
 // table returns the nft form of the layout. Its signature includes the rules of a sample of profiles.
 func (l layout) table() *nft.Layout {
 	_, later := samples(1)
-	sets := []nft.Set{{Name: insideSet, Key: nft.Key{nft.LinkName}, Flags: unix.NFT_SET_INTERVAL}}
+	sets := []nft.Set{{
+		Name:  insideSet,
+		Key:   nft.Key{nft.LinkName},
+		Flags: unix.NFT_SET_INTERVAL,
+	}}
 	for _, f := range families() {
 		sets = append(sets, f.sets()...)
 	}
+
 	return nft.NewLayout(ours(), sets, l.chains(), later...)
 }
 
 // chains returns the permanent chains, each after its jump targets: base chains last.
 func (l layout) chains() []nft.Chain {
-	guard := nft.Chain{Name: guardChain, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: guardPriority}
-	left := nft.Chain{Name: "forward", Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: leftPriority}
-	ping := nft.Chain{Name: "ping", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: pingPriority}
-	// Replies come first: they are half of all packets. A reply to a guarded address belongs to a connection that the
-	// address opened from within.
-	guard.Rules = append(guard.Rules, slices.Concat(isReply(), accept()))
-
-	// own checks the packets that the node sends. A packet that it relays to the former owner of an address is not
-	// tracked, and was checked when it came in.
-	own := nft.Chain{
-		Name:     "guard-output",
-		Kind:     "filter",
-		Hook:     unix.NF_INET_LOCAL_OUT,
-		Priority: guardPriority,
-		Rules:    []nft.Rule{slices.Concat(isReply(), accept()), slices.Concat(isUntracked(), accept())},
-	}
-	if l.internal {
-		guard.Rules = append(guard.Rules, setLabel())
-		own.Rules = append(own.Rules, setLabel())
-	}
-
-	left.Rules = append(left.Rules, slices.Concat(nft.Status(expr.CmpOpNeq, ipsDstNAT), accept()))
 	var list []nft.Chain
-	for i, f := range families() {
-		for _, r := range reasons() {
-			list = append(list, f.newDropChain(r, l.log))
-		}
-
-		list = append(list,
-			f.newRefuseChain(l.log),
-			nft.Chain{Name: f.named(rejectChain), Rules: rejections()},
-			nft.Chain{Name: f.named(pingsChain), Rules: []nft.Rule{f.countClosed(rateLimit), drop()}},
-			f.newClosedChain(),
-			f.newICMPChain(),
-			f.newGuardChain(l.routes),
-			f.newLeftChain(),
-		)
-
-		toLeftChain := slices.Concat(f.Match(), f.destinationIn(addressesSet), goTo(f.named(leftChain)))
-		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
-		own.Rules = append(own.Rules, f.toFrontendChain())
-		left.Rules = append(left.Rules, toLeftChain)
-		ping.Rules = append(ping.Rules, f.redirectPing(l.answering[i]))
+	for _, f := range families() {
+		list = append(list, l.familyChains(f)...)
 	}
 
+	list = append(list, l.baseChains()...)
+	if l.internal {
+		list = append(list, internalChains()...)
+	}
+
+	return list
+}
+
+// familyChains returns the chains of a family to which the base chains jump.
+func (l layout) familyChains(f *family) (list []nft.Chain) {
+	for _, r := range reasons() {
+		list = append(list, f.newDropChain(r, l.log))
+	}
+
+	refusePings := nft.Chain{
+		Name:  f.named(pingsChain),
+		Rules: []nft.Rule{f.countClosed(rateLimit), drop()},
+	}
+	return append(list,
+		f.newRefuseChain(l.log),
+		nft.Chain{Name: f.named(rejectChain), Rules: rejections()},
+		refusePings,
+		f.newClosedChain(),
+		f.newICMPChain(),
+		f.newGuardChain(l.routes),
+		f.newLeftChain(),
+	)
+}
+
+// baseChains returns the chains that the kernel calls, without the chains of the redirection.
+func (l layout) baseChains() []nft.Chain {
+	left := leftBaseChain()
+	ping := l.pingBaseChain()
+	// Packets of the node itself need no translation to pods.
 	pingOutput := ping.At("ping-output", unix.NF_INET_LOCAL_OUT)
 	if l.routes {
 		for _, f := range families() {
@@ -134,12 +135,92 @@ func (l layout) chains() []nft.Chain {
 		}
 	}
 
-	list = append(list, guard, own, left, left.At("input", unix.NF_INET_LOCAL_IN), ping, pingOutput)
+	return []nft.Chain{
+		l.guardBaseChain(),
+		l.ownBaseChain(),
+		left,
+		left.At("input", unix.NF_INET_LOCAL_IN),
+		ping,
+		pingOutput,
+	}
+}
+
+// guardBaseChain returns the chain that checks the packets that the node receives. Replies come first: they are half of
+// all packets. A reply to a guarded address belongs to a connection that the address opened from within.
+func (l layout) guardBaseChain() nft.Chain {
+	guard := nft.Chain{
+		Name:     guardChain,
+		Kind:     "filter",
+		Hook:     unix.NF_INET_PRE_ROUTING,
+		Priority: guardPriority,
+		Rules:    []nft.Rule{slices.Concat(isReply(), accept())},
+	}
 	if l.internal {
-		list = append(list, internalChains()...)
+		guard.Rules = append(guard.Rules, setLabel())
 	}
 
-	return list
+	for _, f := range families() {
+		guard.Rules = append(guard.Rules, f.toFrontendChain(), f.toGuardChain())
+	}
+
+	return guard
+}
+
+// ownBaseChain returns the chain that checks the packets that the node sends. A packet that it relays to the former
+// owner of an address is not tracked, and was checked when it came in.
+func (l layout) ownBaseChain() nft.Chain {
+	own := nft.Chain{
+		Name:     "guard-output",
+		Kind:     "filter",
+		Hook:     unix.NF_INET_LOCAL_OUT,
+		Priority: guardPriority,
+		Rules: []nft.Rule{
+			slices.Concat(isReply(), accept()),
+			slices.Concat(isUntracked(), accept()),
+		},
+	}
+	if l.internal {
+		own.Rules = append(own.Rules, setLabel())
+	}
+
+	for _, f := range families() {
+		own.Rules = append(own.Rules, f.toFrontendChain())
+	}
+
+	return own
+}
+
+// leftBaseChain returns the chain that sends packets without kube-proxy's DNAT to the family's left chain.
+func leftBaseChain() nft.Chain {
+	left := nft.Chain{
+		Name:     "forward",
+		Kind:     "filter",
+		Hook:     unix.NF_INET_FORWARD,
+		Priority: leftPriority,
+	}
+	isTranslated := nft.Status(expr.CmpOpNeq, ipsDstNAT)
+	left.Rules = append(left.Rules, slices.Concat(isTranslated, accept()))
+	for _, f := range families() {
+		toLeftChain := goTo(f.named(leftChain))
+		left.Rules = append(left.Rules, slices.Concat(f.Match(), f.destinationIn(addressesSet), toLeftChain))
+	}
+
+	return left
+}
+
+// pingBaseChain returns the chain that redirects echo requests.
+func (l layout) pingBaseChain() nft.Chain {
+	ping := nft.Chain{
+		Name:     "ping",
+		Kind:     "nat",
+		Hook:     unix.NF_INET_PRE_ROUTING,
+		Priority: pingPriority,
+	}
+	for i, f := range families() {
+		ping.Rules = append(ping.Rules, f.redirectPing(l.answering[i]))
+	}
+
+	return ping
 }
 
 // acceptLoopback accepts packets of the node to itself.
@@ -162,7 +243,11 @@ func (f *family) toFrontendChain() nft.Rule {
 // toGuardChain sends all other packets to guarded addresses to the guard chain. It comes after toFrontendChain, because
 // an interval lookup costs more than a hash lookup.
 func (f *family) toGuardChain() nft.Rule {
-	return slices.Concat(f.Match(), f.destinationIn(guardedSet), goTo(f.named(guardChain)))
+	return slices.Concat(
+		f.Match(),
+		f.destinationIn(guardedSet),
+		goTo(f.named(guardChain)),
+	)
 }
 
 // newGuardChain returns the chain for packets to guarded addresses without a frontend. The ranges of a pool may contain
@@ -172,23 +257,33 @@ func (f *family) newGuardChain(routes bool) nft.Chain {
 	rules := []nft.Rule{slices.Concat(f.notServed(), fromInside(), accept())}
 	if routes {
 		// The packet may still be translated by another table, so its connection must be untranslated.
-		rules = append(rules, slices.Concat(nft.Status(expr.CmpOpEq, ipsDstNAT), f.toPod(), accept()))
+		rules = append(rules, slices.Concat(
+			nft.Status(expr.CmpOpEq, ipsDstNAT),
+			f.toPod(),
+			accept(),
+		))
 	}
 
-	toICMPChain := slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), goTo(f.named(icmpChain)))
+	toICMPChain := slices.Concat(
+		nft.Meta(expr.MetaKeyL4PROTO, f.ICMP),
+		goTo(f.named(icmpChain)),
+	)
 	rules = append(rules, toICMPChain, goTo(f.named(closedChain)))
 	return nft.Chain{Name: f.named(guardChain), Rules: rules}
 }
 
 // newClosedChain returns the chain that drops or rejects packets to no frontend, unless the address is in openSet.
 func (f *family) newClosedChain() nft.Chain {
-	return nft.Chain{Name: f.named(closedChain), Rules: []nft.Rule{
-		acceptLoopback(),
-		slices.Concat(f.destinationIn(openSet), accept()),
-		f.countClosed(undeclared),
-		slices.Concat(f.destinationIn(resetSet), goTo(f.named(rejectChain))),
-		drop(),
-	}}
+	return nft.Chain{
+		Name: f.named(closedChain),
+		Rules: []nft.Rule{
+			acceptLoopback(),
+			slices.Concat(f.destinationIn(openSet), accept()),
+			f.countClosed(undeclared),
+			slices.Concat(f.destinationIn(resetSet), goTo(f.named(rejectChain))),
+			drop(),
+		},
+	}
 }
 
 // newICMPChain returns the chain for ICMP. It accepts errors about known connections, which path MTU discovery needs
@@ -221,7 +316,11 @@ func (f *family) newICMPChain() nft.Chain {
 // icmpType matches a type of ICMP messages.
 func icmpType(t byte) nft.Rule {
 	return nft.Expr(
-		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Len: 1},
+		&expr.Payload{
+			DestRegister: reg,
+			Base:         expr.PayloadBaseTransportHeader,
+			Len:          1,
+		},
 		&expr.Cmp{Register: reg, Data: []byte{t}},
 	)
 }
@@ -232,13 +331,16 @@ func icmpType(t byte) nft.Rule {
 // ports of frontends are dropped.
 func (f *family) newLeftChain() nft.Chain {
 	count := f.countAndLog(unserved, false)[0]
-	return nft.Chain{Name: f.named(leftChain), Rules: []nft.Rule{
-		acceptLoopback(),
-		slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), accept()),
-		slices.Concat(f.destinationIn(openSet), count, drop()),
-		slices.Concat(f.destinationIn(openSet), accept()),
-		goTo(f.named(dropChain + unserved.String())),
-	}}
+	return nft.Chain{
+		Name: f.named(leftChain),
+		Rules: []nft.Rule{
+			acceptLoopback(),
+			slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), accept()),
+			slices.Concat(f.destinationIn(openSet), count, drop()),
+			slices.Concat(f.destinationIn(openSet), accept()),
+			goTo(f.named(dropChain + unserved.String())),
+		},
+	}
 }
 
 // redirectPing sends echo requests to an address of the node itself. The node's answers have the requested address as
@@ -256,7 +358,11 @@ func (f *family) redirectPing(own netip.Addr) nft.Rule {
 
 	toOwn := nft.Expr(
 		&expr.Immediate{Register: reg, Data: own.AsSlice()},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.Proto), RegAddrMin: reg},
+		&expr.NAT{
+			Type:       expr.NATTypeDestNAT,
+			Family:     uint32(f.Proto),
+			RegAddrMin: reg,
+		},
 	)
 	return slices.Concat(isPing, toOwn)
 }

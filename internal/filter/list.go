@@ -48,7 +48,7 @@ func (lib *library) list(ipv6 bool, given []netip.Prefix, recent **list, before 
 	}
 
 	for _, l := range [...]*list{*recent, before} {
-		if l != nil && l.ipv6 == ipv6 && (lb.Same(l.given, given) || slices.Equal(l.given, given)) {
+		if l != nil && l.isOf(ipv6, given) {
 			*recent = l
 			return l
 		}
@@ -58,14 +58,49 @@ func (lib *library) list(ipv6 bool, given []netip.Prefix, recent **list, before 
 	return *recent
 }
 
+// isOf reports whether the list was made of these prefixes.
+func (l *list) isOf(ipv6 bool, given []netip.Prefix) bool {
+	isEqual := lb.Same(l.given, given) || slices.Equal(l.given, given)
+	return isEqual && l.ipv6 == ipv6
+}
+
 // find returns the list of some prefixes by their content; nil if it is empty.
 func (lib *library) find(ipv6 bool, given []netip.Prefix) *list {
-	l := &list{ipv6: ipv6, given: given}
+	l := newList(ipv6, given)
+	if l == nil {
+		return nil
+	}
+
+	if lib.lists == nil {
+		lib.lists = make(map[uint32]*list)
+	}
+
+	l.number = l.hash()
+	for {
+		known := lib.lists[l.number]
+		if known == nil {
+			break
+		}
+
+		if known.ipv6 == ipv6 && known.keys == l.keys {
+			return known
+		}
+
+		l.number++
+	}
+
+	lib.lists[l.number] = l
+	return l
+}
+
+// newList returns a list of some prefixes without a number; nil if it is empty.
+func newList(ipv6 bool, given []netip.Prefix) *list {
 	var keys []string
 	var lengths []byte
 	for _, p := range familyOf(ipv6).normal(given) {
+		length := nft.Native(uint32(p.Bits()))
+		keys = append(keys, string(p.Addr().AsSlice())+string(length))
 		lengths = append(lengths, byte(p.Bits()))
-		keys = append(keys, string(p.Addr().AsSlice())+string(nft.Native(uint32(p.Bits()))))
 	}
 
 	if len(keys) == 0 {
@@ -75,25 +110,20 @@ func (lib *library) find(ipv6 bool, given []netip.Prefix) *list {
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	slices.SortFunc(lengths, func(a, b byte) int { return cmp.Compare(b, a) })
-	l.keys = strings.Join(keys, "")
-	l.size = len(keys)
-	l.lengths = string(slices.Compact(lengths))
-
-	if lib.lists == nil {
-		lib.lists = make(map[uint32]*list)
+	return &list{
+		ipv6:    ipv6,
+		given:   given,
+		keys:    strings.Join(keys, ""),
+		size:    len(keys),
+		lengths: string(slices.Compact(lengths)),
 	}
+}
 
+// hash returns the hash of the content.
+func (l *list) hash() uint32 {
 	h := fnv.New32a()
-	_, _ = io.WriteString(h, familyOf(ipv6).Suffix+l.keys) // a hash has no errors
-	for l.number = h.Sum32(); lib.lists[l.number] != nil; l.number++ {
-		known := lib.lists[l.number]
-		if known.ipv6 == ipv6 && known.keys == l.keys {
-			return known
-		}
-	}
-
-	lib.lists[l.number] = l
-	return l
+	_, _ = io.WriteString(h, familyOf(l.ipv6).Suffix+l.keys) // a hash has no errors
+	return h.Sum32()
 }
 
 // clean deletes the lists that no frontend of an image has, when their number has doubled. The lists of a closed
@@ -145,4 +175,6 @@ func (l *list) elements(to *nft.Elements) {
 }
 
 // Compare implements lb.Ordered.
-func (l *list) Compare(o *list) int { return cmp.Compare(l.number, o.number) }
+func (l *list) Compare(o *list) int {
+	return cmp.Compare(l.number, o.number)
+}

@@ -24,7 +24,9 @@ func (t *Table) readLog(ctx context.Context) error {
 	for {
 		conn, err := openLog(logGroup)
 		if err == nil {
-			err = nft.Receive(ctx, conn, func() {}, func(m netlink.Message) { t.logPacket(parseLogged(m)) })
+			err = nft.Receive(ctx, conn, func() {}, func(m netlink.Message) {
+				t.logPacket(parseLogged(m))
+			})
 		}
 
 		if ctx.Err() != nil {
@@ -52,8 +54,15 @@ func (t *Table) logPacket(reason string, packet []byte) {
 		service = img.serviceAt(h.to, nft.PortKey(h.to, h.protocol, h.port))
 	}
 
-	t.log.Info("packet refused", "service", service, "reason", reason,
-		"source", h.from, "address", h.to, "protocol", nft.ProtocolName(h.protocol), "port", h.port)
+	t.log.Info(
+		"packet refused",
+		"service", service,
+		"reason", reason,
+		"source", h.from,
+		"address", h.to,
+		"protocol", nft.ProtocolName(h.protocol),
+		"port", h.port,
+	)
 }
 
 // Constants of linux/netfilter/nfnetlink_log.h.
@@ -75,25 +84,36 @@ func openLog(group uint16) (*netlink.Conn, error) {
 		return nil, fmt.Errorf("open NFLOG: %w", err)
 	}
 
-	a, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: logConfigCommand, Data: []byte{logBind}},
-		{Type: logConfigMode, Data: append(binary.BigEndian.AppendUint32(nil, logSnapshot), logCopyPacket, 0)},
-	})
-	if err == nil {
-		_, err = conn.Execute(netlink.Message{
-			Header: netlink.Header{
-				Type:  netlink.HeaderType(unix.NFNL_SUBSYS_ULOG<<8 | logMessageConfig),
-				Flags: netlink.Request | netlink.Acknowledge,
-			},
-			Data: append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}, a...),
-		})
-	}
-
+	err = bind(conn, group)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("bind NFLOG group %d: %w", group, err), conn.Close())
 	}
 
 	return conn, nil
+}
+
+// bind binds a socket to a group, and sets how much of each packet it receives.
+func bind(conn *netlink.Conn, group uint16) error {
+	mode := binary.BigEndian.AppendUint32(nil, logSnapshot)
+	mode = append(mode, logCopyPacket, 0)
+	attributes, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: logConfigCommand, Data: []byte{logBind}},
+		{Type: logConfigMode, Data: mode},
+	})
+	if err != nil {
+		return err
+	}
+
+	header := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}
+	header = binary.BigEndian.AppendUint16(header, group)
+	_, err = conn.Execute(netlink.Message{
+		Header: netlink.Header{
+			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_ULOG<<8 | logMessageConfig),
+			Flags: netlink.Request | netlink.Acknowledge,
+		},
+		Data: append(header, attributes...),
+	})
+	return err
 }
 
 // parseLogged returns the beginning of a packet from NFLOG, and the reason for its drop; zero values for other
@@ -102,8 +122,10 @@ func parseLogged(m netlink.Message) (reason string, packet []byte) {
 	if m.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logMessagePacket || len(m.Data) < nft.HeaderSize {
 		return "", nil
 	}
+
 	a := m.Data[nft.HeaderSize:]
-	return strings.TrimRight(string(nft.Attribute(a, logPrefix)), "\x00"), nft.Attribute(a, logPayload)
+	reason = strings.TrimRight(string(nft.Attribute(a, logPrefix)), "\x00")
+	return reason, nft.Attribute(a, logPayload)
 }
 
 // header holds the addresses, the protocol and the destination port of a packet.
@@ -137,7 +159,8 @@ func parseNetworkHeader(packet []byte) (h header, transport []byte, ok bool) {
 		h.protocol = byte(six.NextHeader)
 		transport = packet[ipv6.HeaderLen:]
 	case err4 == nil && four.Version == ipv4.Version && four.Len <= len(packet):
-		from, to = four.Src.To4(), four.Dst.To4()
+		from = four.Src.To4()
+		to = four.Dst.To4()
 		h.protocol = byte(four.Protocol)
 		transport = packet[four.Len:]
 	default:

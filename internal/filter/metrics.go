@@ -66,6 +66,7 @@ func (p *packetTotals) read(img *image) error {
 		if n >= before {
 			n -= before
 		}
+
 		if n > 0 {
 			p.totals[p.series(img, c)] += n
 		}
@@ -90,13 +91,15 @@ func (p *packetTotals) series(img *image, c counter) (s series) {
 	if p.named[service] {
 		s.service = service
 	}
+
 	return s
 }
 
 // name chooses the Services with series of their own. A Service keeps its series until it has no frontend.
 func (p *packetTotals) name(frontends iter.Seq[*frontend]) {
 	if p.totals == nil {
-		p.totals, p.accepted = make(map[series]uint64), make(map[lb.Key]uint64)
+		p.totals = make(map[series]uint64)
+		p.accepted = make(map[lb.Key]uint64)
 	}
 
 	named := make(map[lb.Key]bool)
@@ -136,6 +139,7 @@ func (p *packetTotals) snapshot() (dropped map[series]uint64, accepted map[lb.Ke
 		default:
 			refused[s.service] += n
 		}
+
 		dropped[s] = n
 	}
 
@@ -157,8 +161,12 @@ var (
 		[]string{"namespace", "service", "reason"},
 		nil,
 	)
-	acceptedDesc = prometheus.NewDesc("holdfast_filter_accepted_packets_total",
-		"Packets that the filter admitted, by Service.", []string{"namespace", "service"}, nil)
+	acceptedDesc = prometheus.NewDesc(
+		"holdfast_filter_accepted_packets_total",
+		"Packets that the filter admitted, by Service.",
+		[]string{"namespace", "service"},
+		nil,
+	)
 	repairsDesc = prometheus.NewDesc(
 		"holdfast_repairs_total",
 		"Repairs of drift, by kind.",
@@ -168,7 +176,9 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (t *Table) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(t, ch) }
+func (t *Table) Describe(ch chan<- *prometheus.Desc) {
+	prometheus.DescribeByCollect(t, ch)
+}
 
 // Collect implements prometheus.Collector. It reads the kernel's counters.
 func (t *Table) Collect(ch chan<- prometheus.Metric) {
@@ -182,7 +192,10 @@ func (t *Table) Collect(ch chan<- prometheus.Metric) {
 		t.log.Debug("cannot read packet counters", "error", err)
 	}
 
-	order := func(a, b series) int { return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.reason, b.reason)) }
+	order := func(a, b series) int {
+		return cmp.Or(a.service.Compare(b.service), cmp.Compare(a.reason, b.reason))
+	}
+
 	for _, s := range slices.SortedFunc(maps.Keys(dropped), order) {
 		counter(droppedDesc, dropped[s], s.service.Namespace, s.service.Name, s.reason.String())
 	}

@@ -38,12 +38,21 @@ type profile struct {
 }
 
 // rules returns the number of rules that look up sources.
-func (p profile) rules() int { return len(p.allow) + len(p.deny) }
+func (p profile) rules() int {
+	return len(p.allow) + len(p.deny)
+}
 
 // samples returns the sets and chains of two profiles, one of each family. They have every kind of rule; the limit of
 // connections may be 0 for none.
 func samples(limit int) (sets []nft.Set, chains []nft.Chain) {
-	p := profile{restricted: true, allow: "\x01", deny: "\x01", inside: true, limit: limit, rate: 1}
+	p := profile{
+		restricted: true,
+		allow:      "\x01",
+		deny:       "\x01",
+		inside:     true,
+		limit:      limit,
+		rate:       1,
+	}
 	for _, p.ipv6 = range []bool{false, true} {
 		for _, name := range p.chainNames() {
 			sets = append(sets, p.setsOf(name)...)
@@ -66,9 +75,15 @@ func profileOf(d *frontend) profile {
 		return profile{ipv6: d.Address.Is6(), restricted: true}
 	}
 
-	p := profile{ipv6: d.Address.Is6(), restricted: d.Restricted, inside: d.Inside, refuse: d.Refuse}
+	p := profile{
+		ipv6:       d.Address.Is6(),
+		restricted: d.Restricted,
+		inside:     d.Inside,
+		refuse:     d.Refuse,
+	}
 	if !d.Refuse {
-		p.limit, p.rate = max(d.ConnectionLimit, 0), max(d.RateLimit, 0)
+		p.limit = max(d.ConnectionLimit, 0)
+		p.rate = max(d.RateLimit, 0)
 	}
 
 	if d.allow != nil {
@@ -83,7 +98,9 @@ func profileOf(d *frontend) profile {
 }
 
 // family returns the family of the profile's frontends.
-func (p profile) family() *family { return familyOf(p.ipv6) }
+func (p profile) family() *family {
+	return familyOf(p.ipv6)
+}
 
 // firstChain returns the name of the profile's first chain; nft.Accepted if it needs none.
 func (p profile) firstChain() string {
@@ -102,6 +119,7 @@ func (p profile) afterRanges() string {
 	case p.limited():
 		return p.family().named(fmt.Sprintf("limits-connections-%d-rate-%d-v", p.limit, p.rate))
 	}
+
 	return nft.Accepted
 }
 
@@ -143,11 +161,14 @@ func (p profile) chainNames() []string {
 	if name != nft.Accepted {
 		list = append(list, name)
 	}
+
 	return list
 }
 
 // limited reports whether the profile limits connections or their rate.
-func (p profile) limited() bool { return p.limit > 0 || p.rate > 0 }
+func (p profile) limited() bool {
+	return p.limit > 0 || p.rate > 0
+}
 
 // chain returns one of the profile's chains by its name.
 func (p profile) chain(name string) nft.Chain {
@@ -185,7 +206,10 @@ func (p profile) loadListNumber(lists string) nft.Rule {
 // sourceIn matches if a frontend's list has the prefix of this length that contains the source.
 func (p profile) sourceIn(lists string, bits byte) nft.Rule {
 	f := p.family()
-	length := &expr.Immediate{Register: sourceReg + f.Words(), Data: nft.Native(uint32(bits))}
+	length := &expr.Immediate{
+		Register: sourceReg + f.Words(),
+		Data:     nft.Native(uint32(bits)),
+	}
 	return slices.Concat(
 		f.masked(f.loadWholeKey(), sourceReg, int(bits)),
 		nft.Expr(length),
@@ -207,7 +231,10 @@ func (p profile) rangeRules() []nft.Rule {
 	}
 
 	for _, bits := range []byte(p.allow) {
-		rules = append(rules, slices.Concat(p.sourceIn(allowSet, bits), acceptOrGoTo(p.afterRanges())))
+		rules = append(rules, slices.Concat(
+			p.sourceIn(allowSet, bits),
+			acceptOrGoTo(p.afterRanges()),
+		))
 	}
 
 	// During a commit a list may be deleted already. It then matches no source, and must not admit the packet.
@@ -223,7 +250,12 @@ func (p profile) rangeRules() []nft.Rule {
 func (p profile) limitRules() []nft.Rule {
 	f := p.family()
 	key := f.LoadFrontend()
-	rules := []nft.Rule{slices.Concat(opensConnection(), withoutSYN(), f.destinationIn(relayedSet), accept())}
+	rules := []nft.Rule{slices.Concat(
+		opensConnection(),
+		withoutSYN(),
+		f.destinationIn(relayedSet),
+		accept(),
+	)}
 	if p.rate > 0 {
 		rules = append(rules, slices.Concat(
 			opensConnection(),
@@ -249,10 +281,14 @@ func (p profile) limitRules() []nft.Rule {
 
 // limitSet returns the name of the set that counts connections by frontend. Each chain of limits has sets of its own,
 // because an element keeps the limit of the rule that made it.
-func (p profile) limitSet() string { return "connections-" + p.afterRanges() }
+func (p profile) limitSet() string {
+	return "connections-" + p.afterRanges()
+}
 
 // rateSet returns the name of the set that counts new connections by frontend and source.
-func (p profile) rateSet() string { return "rate-" + p.afterRanges() }
+func (p profile) rateSet() string {
+	return "rate-" + p.afterRanges()
+}
 
 // setsOf returns the sets that only one of the profile's chains uses.
 func (p profile) setsOf(name string) []nft.Set {

@@ -30,10 +30,14 @@ const (
 var reasonNames = [...]string{"", "undeclared", "source", "connections", "rate", "endpoint", "unserved"}
 
 // String returns the reason's name in chain names, metrics and logs.
-func (r reason) String() string { return reasonNames[r] }
+func (r reason) String() string {
+	return reasonNames[r]
+}
 
 // reasons returns the reasons that have a drop chain.
-func reasons() []reason { return []reason{sourceRange, connectionLimit, rateLimit, unserved} }
+func reasons() []reason {
+	return []reason{sourceRange, connectionLimit, rateLimit, unserved}
+}
 
 // countClosed counts a packet that is to no frontend.
 func (f *family) countClosed(r reason) nft.Rule {
@@ -42,7 +46,8 @@ func (f *family) countClosed(r reason) nft.Rule {
 	key := []byte(f.noFrontend(r))
 	for i := 0; i < len(key); i += maxImmediate {
 		part := key[i:min(i+maxImmediate, len(key))]
-		load = append(load, nft.Expr(&expr.Immediate{Register: reg + uint32(i/4), Data: part})...)
+		register := reg + uint32(i/4)
+		load = append(load, nft.Expr(&expr.Immediate{Register: register, Data: part})...)
 	}
 
 	return slices.Concat(load, f.in(dropsSet))
@@ -50,7 +55,8 @@ func (f *family) countClosed(r reason) nft.Rule {
 
 // noFrontend returns the key by which countClosed counts: zeros for the frontend, and the reason.
 func (f *family) noFrontend(r reason) string {
-	return string(append(make([]byte, 4*(f.Words()+2)), nft.Native(uint32(r))...))
+	frontend := make([]byte, 4*(f.Words()+2))
+	return string(append(frontend, nft.Native(uint32(r))...))
 }
 
 // Drops are logged to a group of NFLOG, at a limited rate. The kernel copies the beginning of the packet, in bytes.
@@ -63,7 +69,10 @@ const (
 // countAndLog counts a packet that a frontend refuses, and logs it if the frontend has LogDrops.
 func (f *family) countAndLog(r reason, log bool) []nft.Rule {
 	key := f.LoadFrontend()
-	loadReason := nft.Expr(&expr.Immediate{Register: f.AfterPort(), Data: nft.Native(uint32(r))})
+	loadReason := nft.Expr(&expr.Immediate{
+		Register: f.AfterPort(),
+		Data:     nft.Native(uint32(r)),
+	})
 	count := slices.Concat(key, loadReason, f.in(dropsSet))
 	if !log {
 		return []nft.Rule{count}
@@ -80,7 +89,10 @@ func (f *family) countAndLog(r reason, log bool) []nft.Rule {
 
 // newDropChain returns the chain that drops packets for a reason.
 func (f *family) newDropChain(r reason, log bool) nft.Chain {
-	return nft.Chain{Name: f.named(dropChain + r.String()), Rules: append(f.countAndLog(r, log), drop())}
+	return nft.Chain{
+		Name:  f.named(dropChain + r.String()),
+		Rules: append(f.countAndLog(r, log), drop()),
+	}
 }
 
 // newRefuseChain returns the chain that rejects new connections, so the client tries another node. Existing connections

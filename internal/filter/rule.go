@@ -16,7 +16,8 @@ func (f *family) in(base string) nft.Rule {
 
 // destinationIn matches if a set of the family has the destination.
 func (f *family) destinationIn(base string) nft.Rule {
-	return slices.Concat(nft.Expr(f.Load(f.Destination, reg)), f.in(base))
+	load := nft.Expr(f.Load(f.Destination, reg))
+	return slices.Concat(load, f.in(base))
 }
 
 // sourceMasked loads the source to a register, and clears all but its leading bits.
@@ -44,10 +45,14 @@ func goTo(chain string) nft.Rule {
 }
 
 // accept accepts the packet: no later rule of the base chain sees it.
-func accept() nft.Rule { return nft.Expr(&expr.Verdict{Kind: expr.VerdictAccept}) }
+func accept() nft.Rule {
+	return nft.Expr(&expr.Verdict{Kind: expr.VerdictAccept})
+}
 
 // drop drops the packet.
-func drop() nft.Rule { return nft.Expr(&expr.Verdict{Kind: expr.VerdictDrop}) }
+func drop() nft.Rule {
+	return nft.Expr(&expr.Verdict{Kind: expr.VerdictDrop})
+}
 
 // acceptOrGoTo continues in a chain, or accepts the packet if the name is nft.Accepted.
 func acceptOrGoTo(chain string) nft.Rule {
@@ -82,12 +87,17 @@ const (
 
 // opensConnection matches the first packet of a connection. The conntrack state NEW does not suffice: a UDP connection
 // keeps it until the first reply.
-func opensConnection() nft.Rule { return nft.Status(expr.CmpOpEq, ipsConfirmed) }
+func opensConnection() nft.Rule {
+	return nft.Status(expr.CmpOpEq, ipsConfirmed)
+}
 
 // withoutSYN matches all TCP segments but the first of a connection.
 func withoutSYN() nft.Rule {
 	const syn = 0x02
-	return slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), nft.TCPFlags(expr.CmpOpEq, syn))
+	return slices.Concat(
+		nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP),
+		nft.TCPFlags(expr.CmpOpEq, syn),
+	)
 }
 
 // directionReply is IP_CT_DIR_REPLY of linux/netfilter/nf_conntrack_tuple_common.h.
@@ -108,7 +118,12 @@ func overLimit(name string, limit expr.Any, update bool) nft.Rule {
 	if update {
 		op = unix.NFT_DYNSET_OP_UPDATE
 	}
-	return nft.Expr(&expr.Dynset{SrcRegKey: reg, SetName: name, Operation: op, Exprs: []expr.Any{limit}})
+	return nft.Expr(&expr.Dynset{
+		SrcRegKey: reg,
+		SetName:   name,
+		Operation: op,
+		Exprs:     []expr.Any{limit},
+	})
 }
 
 // perSecond matches up to n packets per second; with over, the packets beyond.

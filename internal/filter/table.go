@@ -173,7 +173,8 @@ func (t *Table) Remove() error {
 	err := t.owned.Remove()
 	t.owned.Lock()
 	defer t.owned.Unlock()
-	t.desired, t.closed = nil, nil
+	t.desired = nil
+	t.closed = nil
 	return err
 }
 

@@ -19,17 +19,24 @@ type Extras struct {
 }
 
 // Try asks the kernel whether it accepts the table with these extras, and changes nothing.
-func Try(e Extras) error { return e.sample().Try() }
+func Try(e Extras) error {
+	return e.sample().Try()
+}
 
 // sample returns the table with a profile of every kind.
 func (e Extras) sample() *nft.Layout {
-	l := *layout{internal: e.Internal, log: e.Log, routes: e.Routes}.table()
+	l := *layout{
+		internal: e.Internal,
+		log:      e.Log,
+		routes:   e.Routes,
+	}.table()
 	limit := 0
 	if e.Limits {
 		limit = 1
 	}
 
 	sets, chains := samples(limit)
-	l.Sets, l.Chains = slices.Concat(l.Sets, sets), slices.Concat(l.Chains, chains)
+	l.Sets = slices.Concat(l.Sets, sets)
+	l.Chains = slices.Concat(l.Chains, chains)
 	return &l
 }
