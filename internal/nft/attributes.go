@@ -85,7 +85,8 @@ func (a attributes) each(typ uint16) iter.Seq[attributes] {
 				return
 			}
 
-			if binary.NativeEndian.Uint16(a[2:])&^unix.NLA_F_NESTED == typ && !yield(a[unix.NLA_HDRLEN:size]) {
+			found := binary.NativeEndian.Uint16(a[2:]) &^ unix.NLA_F_NESTED
+			if found == typ && !yield(a[unix.NLA_HDRLEN:size]) {
 				return
 			}
 
@@ -110,10 +111,14 @@ func (a attributes) find(path ...uint16) attributes {
 
 // Attribute follows a path of attribute types in a netlink message and returns the data of the first match; nil if
 // there is none.
-func Attribute(message []byte, path ...uint16) []byte { return attributes(message).find(path...) }
+func Attribute(message []byte, path ...uint16) []byte {
+	return attributes(message).find(path...)
+}
 
 // text decodes a C string.
-func (a attributes) text() string { return strings.TrimSuffix(string(a), "\x00") }
+func (a attributes) text() string {
+	return strings.TrimSuffix(string(a), "\x00")
+}
 
 // number decodes an unsigned integer of any size in network byte order.
 func (a attributes) number() (n uint64) {

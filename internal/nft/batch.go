@@ -39,7 +39,9 @@ func (b *Batch) add(typ int, flags uint16, fill func(*attributes)) {
 
 // Create adds the table unless it exists, and sets its flags. The flags 0 wake a dormant table.
 func (b *Batch) Create(flags uint32) {
-	b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(a *attributes) { a.putNumber(unix.NFTA_TABLE_FLAGS, flags) })
+	b.add(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(a *attributes) {
+		a.putNumber(unix.NFTA_TABLE_FLAGS, flags)
+	})
 }
 
 // Remove deletes the table with its content, if it exists.
@@ -81,10 +83,14 @@ func (b *Batch) AddChain(c Chain) {
 }
 
 // comment returns the signature, encoded as the comment of a rule.
-func (t Table) comment() []byte { return userdata.AppendString(nil, userdata.TypeComment, t.signature) }
+func (t Table) comment() []byte {
+	return userdata.AppendString(nil, userdata.TypeComment, t.signature)
+}
 
 // Flush deletes all rules of the table.
-func (b *Batch) Flush() { b.add(unix.NFT_MSG_DELRULE, 0, nil) }
+func (b *Batch) Flush() {
+	b.add(unix.NFT_MSG_DELRULE, 0, nil)
+}
 
 // DeleteChain deletes a chain and its rules.
 func (b *Batch) DeleteChain(name string) {
@@ -103,37 +109,45 @@ const setExpr = 17
 func (b *Batch) AddSet(s Set) {
 	b.sets++
 	b.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, func(a *attributes) {
-		a.putText(unix.NFTA_SET_NAME, s.Name)
-		a.putNumber(unix.NFTA_SET_FLAGS, s.Flags)
-		number, size := s.Key.spec()
-		a.putNumber(unix.NFTA_SET_KEY_TYPE, number)
-		a.putNumber(unix.NFTA_SET_KEY_LEN, size)
+		s.encode(a)
 		a.putNumber(unix.NFTA_SET_ID, b.sets)
-		if s.Flags&unix.NFT_SET_MAP != 0 {
-			if s.verdicts() {
-				a.putNumber(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
-			} else {
-				number, size = Key{s.Data}.spec()
-				a.putNumber(unix.NFTA_SET_DATA_TYPE, number)
-				a.putNumber(unix.NFTA_SET_DATA_LEN, size)
-			}
-		}
-
-		if s.Size > 0 {
-			a.nest(unix.NFTA_SET_DESC, func() { a.putNumber(unix.NFTA_SET_DESC_SIZE, s.Size) })
-		}
-
-		if s.Timeout > 0 {
-			a.put(unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(s.Timeout.Milliseconds()))...)
-		}
-
-		if s.Counter {
-			a.nest(setExpr, func() {
-				a.putText(unix.NFTA_EXPR_NAME, "counter")
-				a.nest(unix.NFTA_EXPR_DATA, func() {})
-			})
-		}
 	})
+}
+
+// encode appends the attributes of the set.
+func (s Set) encode(a *attributes) {
+	a.putText(unix.NFTA_SET_NAME, s.Name)
+	a.putNumber(unix.NFTA_SET_FLAGS, s.Flags)
+	number, size := s.Key.spec()
+	a.putNumber(unix.NFTA_SET_KEY_TYPE, number)
+	a.putNumber(unix.NFTA_SET_KEY_LEN, size)
+	switch {
+	case !s.isMap():
+	case s.verdicts():
+		a.putNumber(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+	default:
+		number, size := Key{s.Data}.spec()
+		a.putNumber(unix.NFTA_SET_DATA_TYPE, number)
+		a.putNumber(unix.NFTA_SET_DATA_LEN, size)
+	}
+
+	if s.Size > 0 {
+		a.nest(unix.NFTA_SET_DESC, func() {
+			a.putNumber(unix.NFTA_SET_DESC_SIZE, s.Size)
+		})
+	}
+
+	if s.Timeout > 0 {
+		milliseconds := uint64(s.Timeout.Milliseconds())
+		a.put(unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, milliseconds)...)
+	}
+
+	if s.Counter {
+		a.nest(setExpr, func() {
+			a.putText(unix.NFTA_EXPR_NAME, "counter")
+			a.nest(unix.NFTA_EXPR_DATA, func() {})
+		})
+	}
 }
 
 // elementsPerMessage keeps the element list of a message below 64 KiB, the limit of an attribute.
@@ -172,44 +186,58 @@ func (b *Batch) elements(typ int, flags uint16, l *Layout, list []Element) {
 			a.putText(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
 			a.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
 				for _, e := range chunk {
-					set.encode(a, e)
+					set.encodeElement(a, e)
 				}
 			})
 		})
 	}
 }
 
-// encode appends an element. An interval is two elements: its start, and its end unless it is open.
-func (s Set) encode(a *attributes, e Element) {
-	a.nest(unix.NFTA_LIST_ELEM, func() { s.encodeElement(a, e) })
-	if !s.Intervals() || e.Value == "" {
+// encodeElement appends an element. An interval is two elements: its start, and its end unless it is open.
+func (s Set) encodeElement(a *attributes, e Element) {
+	a.nest(unix.NFTA_LIST_ELEM, func() { s.encodeKey(a, e) })
+	isOpen := e.Value == ""
+	if !s.Intervals() || isOpen {
 		return
 	}
 
 	a.nest(unix.NFTA_LIST_ELEM, func() {
 		a.putNumber(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
-		s.encodeElement(a, Element{Key: e.Value})
+		s.encodeKey(a, Element{Key: e.Value})
 	})
 }
 
-// encodeElement appends the attributes of an element: its key, and in a map its data.
-func (s Set) encodeElement(a *attributes, e Element) {
-	a.nest(unix.NFTA_SET_ELEM_KEY, func() { a.put(unix.NFTA_DATA_VALUE, []byte(e.Key)...) })
-	switch {
-	case s.Flags&unix.NFT_SET_MAP == 0:
-	case s.verdicts():
-		a.nest(unix.NFTA_SET_ELEM_DATA, func() {
-			a.nest(unix.NFTA_DATA_VERDICT, func() {
-				if e.Value == Accepted {
-					a.putNumber(unix.NFTA_VERDICT_CODE, nfAccept)
-					return
-				}
-
-				a.putNumber(unix.NFTA_VERDICT_CODE, uint32(math.MaxUint32+1+unix.NFT_JUMP))
-				a.putText(unix.NFTA_VERDICT_CHAIN, e.Value)
-			})
-		})
-	default:
-		a.nest(unix.NFTA_SET_ELEM_DATA, func() { a.put(unix.NFTA_DATA_VALUE, []byte(e.Value)...) })
+// encodeKey appends the key of an element, and in a map its data.
+func (s Set) encodeKey(a *attributes, e Element) {
+	a.nest(unix.NFTA_SET_ELEM_KEY, func() {
+		a.put(unix.NFTA_DATA_VALUE, []byte(e.Key)...)
+	})
+	if !s.isMap() {
+		return
 	}
+
+	a.nest(unix.NFTA_SET_ELEM_DATA, func() {
+		if s.verdicts() {
+			encodeVerdict(a, e.Value)
+			return
+		}
+
+		a.put(unix.NFTA_DATA_VALUE, []byte(e.Value)...)
+	})
+}
+
+// nfJump is NFT_JUMP of linux/netfilter/nf_tables.h, a negative number, as the kernel encodes it in 32 bits.
+const nfJump = math.MaxUint32 + 1 + unix.NFT_JUMP
+
+// encodeVerdict appends the verdict that jumps to a chain, or accepts if the name is Accepted.
+func encodeVerdict(a *attributes, chain string) {
+	a.nest(unix.NFTA_DATA_VERDICT, func() {
+		if chain == Accepted {
+			a.putNumber(unix.NFTA_VERDICT_CODE, nfAccept)
+			return
+		}
+
+		a.putNumber(unix.NFTA_VERDICT_CODE, nfJump)
+		a.putText(unix.NFTA_VERDICT_CHAIN, chain)
+	})
 }

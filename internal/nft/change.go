@@ -45,20 +45,27 @@ func Diff(old, want []Element) (c Change) {
 // TrimCommon returns two lists without their common beginning and their common end. So the comparison of two long lists
 // is cheap if they differ in few places.
 func TrimCommon[T any](a, b []T, same func(T, T) bool) (_, _ []T) {
-	for len(a) > 0 && len(b) > 0 && same(a[0], b[0]) {
-		a, b = a[1:], b[1:]
+	begin := 0
+	for begin < min(len(a), len(b)) && same(a[begin], b[begin]) {
+		begin++
 	}
 
-	for len(a) > 0 && len(b) > 0 && same(a[len(a)-1], b[len(b)-1]) {
-		a, b = a[:len(a)-1], b[:len(b)-1]
+	a = a[begin:]
+	b = b[begin:]
+	end := 0
+	for end < min(len(a), len(b)) && same(a[len(a)-1-end], b[len(b)-1-end]) {
+		end++
 	}
 
-	return a, b
+	return a[:len(a)-end], b[:len(b)-end]
 }
 
 // empty reports whether the change changes nothing.
 func (c *Change) empty() bool {
-	return len(c.Remove)+len(c.Add)+len(c.Sets)+len(c.Chains)+len(c.OldSets)+len(c.OldChains) == 0
+	elements := len(c.Remove) + len(c.Add)
+	sets := len(c.Sets) + len(c.OldSets)
+	chains := len(c.Chains) + len(c.OldChains)
+	return elements+sets+chains == 0
 }
 
 // write adds the change to a transaction. It adds chains before the elements that refer to them, and deletes them
@@ -80,6 +87,7 @@ func (c *Change) write(b *Batch, l *Layout) {
 			mayHaveExpired = append(mayHaveExpired, e)
 		}
 	}
+
 	b.AddElements(l, mayHaveExpired)
 
 	b.DeleteElements(l, c.Remove)

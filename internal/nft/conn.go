@@ -56,6 +56,7 @@ func (c *Conn) Commit(b *Batch) error {
 		// The socket may still receive an acknowledgement, which the next exchange would take for its own.
 		return errors.Join(fmt.Errorf("commit to nf_tables: %w", err), c.Close())
 	}
+
 	return nil
 }
 
@@ -101,6 +102,7 @@ func (c *Conn) Close() error {
 	if c.socket == nil {
 		return nil
 	}
+
 	defer func() { c.socket = nil }()
 	return c.socket.Close()
 }
@@ -108,7 +110,8 @@ func (c *Conn) Close() error {
 // exchange sends messages and calls fn for each reply. With single it returns after the first reply.
 func (c *Conn) exchange(data []byte, single bool, fn func(attributes)) error {
 	ctx := context.Background()
-	if err := c.socket.Sendto(ctx, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	err := c.socket.Sendto(ctx, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	if err != nil {
 		return err
 	}
 
@@ -122,7 +125,8 @@ func (c *Conn) exchange(data []byte, single bool, fn func(attributes)) error {
 			return err
 		}
 
-		if done, err = parseReplies(c.buffer[:n], single, fn); err != nil {
+		done, err = parseReplies(c.buffer[:n], single, fn)
+		if err != nil {
 			return err
 		}
 	}
@@ -155,6 +159,7 @@ func parseReplies(data []byte, single bool, fn func(attributes)) (done bool, err
 			return true, nil
 		}
 	}
+
 	return false, nil
 }
 

@@ -21,7 +21,9 @@ func (t Table) dump(typ int, flags uint16, selector func(*attributes), fn func(a
 
 	var request attributes
 	request.tableMessage(t, typ, flags, selector)
-	return errors.Join(c.exchange(request, flags&unix.NLM_F_DUMP == 0, fn), c.Close())
+	isSingle := flags&unix.NLM_F_DUMP == 0
+	err := c.exchange(request, isSingle, fn)
+	return errors.Join(err, c.Close())
 }
 
 // ErrChanged means that transactions interrupted every attempt to list a table. They may be about any table.
@@ -33,26 +35,31 @@ const attempts = 10
 // retryChanged repeats a listing until no transaction interrupts it, at most attempts times.
 func retryChanged(list func() error) (err error) {
 	for range attempts {
-		if err = list(); !errors.Is(err, ErrChanged) {
+		err = list()
+		if !errors.Is(err, ErrChanged) {
 			break
 		}
 	}
+
 	return err
 }
 
-// addElements lists a set of the table and adds its elements to the content.
+// addElements lists a set of the table and adds its elements to the content. The kernel lists an interval as two
+// elements: its start, and its end with a flag.
 func (c *Content) addElements(t Table, s Set) error {
 	started := time.Now()
 	before := len(c.Elements)
-	ends := make(map[string]bool)
-	reset := func() {
+	ends := make(map[string]bool) // the keys of the ends of intervals
+	reset := func() {             // an interrupted listing starts again
 		c.Elements = c.Elements[:before]
 		clear(ends)
 	}
 
 	err := t.eachElement(s.Name, reset, func(a attributes) {
 		e, expires := decodeElement(s.Name, a)
-		if a.find(unix.NFTA_SET_ELEM_FLAGS).number()&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
+		flags := a.find(unix.NFTA_SET_ELEM_FLAGS).number()
+		isEnd := flags&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		if isEnd {
 			ends[e.Key] = true
 			return
 		}
@@ -62,6 +69,7 @@ func (c *Content) addElements(t Table, s Set) error {
 			c.Ends[Element{Set: e.Set, Key: e.Key}] = started.Add(expires)
 		}
 	})
+
 	if s.Intervals() {
 		pairEnds(c.Elements[before:], ends)
 	}

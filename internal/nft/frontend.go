@@ -15,13 +15,19 @@ const (
 )
 
 // Words returns the number of 32-bit registers that an address fills.
-func (f *Family) Words() uint32 { return f.Size / 4 }
+func (f *Family) Words() uint32 {
+	return f.Size / 4
+}
 
 // Match matches the packets of the family.
-func (f *Family) Match() Rule { return Meta(expr.MetaKeyNFPROTO, f.Proto) }
+func (f *Family) Match() Rule {
+	return Meta(expr.MetaKeyNFPROTO, f.Proto)
+}
 
 // PortType returns the key type of a port: address, protocol and number.
-func (f *Family) PortType() Key { return Key{f.Address, Protocol, Port} }
+func (f *Family) PortType() Key {
+	return Key{f.Address, Protocol, Port}
+}
 
 // LoadPort loads a port of a packet into the registers from Reg on, as a key of PortType. The arguments are the offsets
 // of the address in the network header and of the number in the transport header.
@@ -29,15 +35,24 @@ func (f *Family) LoadPort(address, port uint32) Rule {
 	return Expr(
 		f.Load(address, Reg),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: Reg + f.Words()},
-		&expr.Payload{DestRegister: Reg + f.Words() + 1, Base: expr.PayloadBaseTransportHeader, Offset: port, Len: 2},
+		&expr.Payload{
+			DestRegister: Reg + f.Words() + 1,
+			Base:         expr.PayloadBaseTransportHeader,
+			Offset:       port,
+			Len:          2,
+		},
 	)
 }
 
 // AfterPort returns the first register after a key that LoadPort loaded.
-func (f *Family) AfterPort() uint32 { return Reg + f.Words() + 2 }
+func (f *Family) AfterPort() uint32 {
+	return Reg + f.Words() + 2
+}
 
 // LoadFrontend loads the destination port of a packet.
-func (f *Family) LoadFrontend() Rule { return f.LoadPort(f.Destination, DestinationPort) }
+func (f *Family) LoadFrontend() Rule {
+	return f.LoadPort(f.Destination, DestinationPort)
+}
 
 // LoadOriginal loads the original destination port of a packet's connection: the one before a translation.
 func (f *Family) LoadOriginal() Rule {
@@ -75,7 +90,12 @@ func (f *Family) DNAT(addresses, ports string) Rule {
 		portReg    = Reg + 12
 	)
 	lookUp := func(set string, into uint32) *expr.Lookup {
-		return &expr.Lookup{SourceRegister: Reg, SetName: set + f.Suffix, IsDestRegSet: true, DestRegister: into}
+		return &expr.Lookup{
+			SourceRegister: Reg,
+			SetName:        set + f.Suffix,
+			IsDestRegSet:   true,
+			DestRegister:   into,
+		}
 	}
 
 	return Expr(
@@ -101,14 +121,21 @@ const PortSize = 8
 
 // PortKey encodes an address, a protocol number and a port as a key of PortType.
 func PortKey(a netip.Addr, protocol byte, port uint16) string {
-	return string(append(a.AsSlice(), protocol, 0, 0, 0)) + PortValue(port) + "\x00\x00"
+	key := append(a.AsSlice(), protocol, 0, 0, 0)
+	return string(key) + PortValue(port) + "\x00\x00"
 }
 
 // PortValue encodes a port as the value of a map, or as a key of one field.
-func PortValue(port uint16) string { return string(binary.BigEndian.AppendUint16(nil, port)) }
+func PortValue(port uint16) string {
+	return string(binary.BigEndian.AppendUint16(nil, port))
+}
 
 // Protocols maps the names of the protocols of frontends to their numbers in the IP header.
-var Protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
+var Protocols = map[string]byte{
+	"TCP":  unix.IPPROTO_TCP,
+	"UDP":  unix.IPPROTO_UDP,
+	"SCTP": unix.IPPROTO_SCTP,
+}
 
 // ProtocolName returns the name of a protocol number; empty if no frontend can have the protocol.
 func ProtocolName(number byte) string {
@@ -117,5 +144,6 @@ func ProtocolName(number byte) string {
 			return name
 		}
 	}
+
 	return ""
 }

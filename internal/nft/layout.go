@@ -34,7 +34,11 @@ func NewLayout(t Table, sets []Set, chains []Chain, later ...Chain) *Layout {
 	}
 
 	t.signature = fmt.Sprintf("layout %x", h.Sum(nil)[:8])
-	return &Layout{Table: t, Sets: sets, Chains: chains}
+	return &Layout{
+		Table:  t,
+		Sets:   sets,
+		Chains: chains,
+	}
 }
 
 // Set returns the set with a name; for an unknown name, a set without properties.
@@ -44,6 +48,7 @@ func (l *Layout) Set(name string) Set {
 			return s
 		}
 	}
+
 	return Set{Name: name}
 }
 
@@ -52,6 +57,7 @@ func (l *Layout) Build(b *Batch) {
 	for _, s := range l.Sets {
 		b.AddSet(s)
 	}
+
 	for _, c := range l.Chains {
 		b.AddChain(c)
 	}

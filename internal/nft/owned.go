@@ -88,7 +88,11 @@ type Owned[I Image[I]] struct {
 // NewOwned returns an Owned. It does not access the kernel.
 func NewOwned[I Image[I]](c Config[I]) *Owned[I] {
 	c.AuditInterval = cmp.Or(c.AuditInterval, 10*time.Minute)
-	o := &Owned[I]{Config: c, wake: lb.NewSignal(), since: time.Now()}
+	o := &Owned[I]{
+		Config: c,
+		wake:   lb.NewSignal(),
+		since:  time.Now(),
+	}
 	o.Transact = o.conn.Commit
 	return o
 }
@@ -125,7 +129,8 @@ func (o *Owned[I]) apply() error {
 
 	works := o.failure == nil
 	if works != o.enforced {
-		o.enforced, o.since = works, time.Now()
+		o.enforced = works
+		o.since = time.Now()
 	} else if works != failedBefore {
 		return o.failure
 	}
@@ -151,10 +156,13 @@ func (o *Owned[I]) converge() error {
 		return o.deleteTable()
 	}
 
-	if o.actual != o.none && o.actual.Permanent().signature == want.Permanent().signature {
-		if err := o.change(want); err == nil {
+	isKnown := o.actual != o.none
+	if isKnown && o.actual.Permanent().signature == want.Permanent().signature {
+		err := o.change(want)
+		if err == nil {
 			return nil
 		}
+
 		o.actual = o.none // another program may have changed the table
 	}
 
@@ -165,6 +173,7 @@ func (o *Owned[I]) converge() error {
 		if err == nil {
 			return nil
 		}
+
 		if !errors.Is(err, os.ErrNotExist) {
 			o.Log.Info("table is replaced", "table", o.Name, "reason", err)
 		}
@@ -212,7 +221,12 @@ func (o *Owned[I]) change(want I) error {
 			return err
 		}
 
-		o.Log.Debug("table changed", "table", o.Name, "added", len(c.Add), "removed", len(c.Remove))
+		o.Log.Debug(
+			"table changed",
+			"table", o.Name,
+			"added", len(c.Add),
+			"removed", len(c.Remove),
+		)
 	}
 
 	o.record(want)
@@ -289,7 +303,8 @@ func (o *Owned[I]) deleteTable() error {
 	b := o.Batch()
 	b.Remove()
 	err := o.Transact(b)
-	o.actual, o.absent = o.none, err == nil
+	o.actual = o.none
+	o.absent = err == nil
 	return err
 }
 
@@ -299,8 +314,10 @@ func (o *Owned[I]) Remove() error {
 	defer o.Unlock()
 	o.absent = false
 	err := o.deleteTable()
-	o.active, o.absent = false, false
-	o.enforced, o.since = false, time.Now()
+	o.active = false
+	o.absent = false
+	o.enforced = false
+	o.since = time.Now()
 	o.failure = nil
 	if err = errors.Join(err, o.conn.Close()); err != nil {
 		return fmt.Errorf("remove table %s: %w", o.Name, err)
@@ -311,7 +328,9 @@ func (o *Owned[I]) Remove() error {
 
 // Enforced reports whether the table is equal to the image of the last Apply, and since when. The caller holds the
 // lock.
-func (o *Owned[I]) Enforced() (ok bool, since time.Time) { return o.enforced, o.since }
+func (o *Owned[I]) Enforced() (ok bool, since time.Time) {
+	return o.enforced, o.since
+}
 
 // InForce is like Enforced but takes the lock.
 func (o *Owned[I]) InForce() bool {
@@ -335,4 +354,6 @@ func (o *Owned[I]) Actual() I {
 }
 
 // Repairs returns how often Run or Audit repaired a change of another program.
-func (o *Owned[I]) Repairs() uint64 { return o.repairs.Load() }
+func (o *Owned[I]) Repairs() uint64 {
+	return o.repairs.Load()
+}

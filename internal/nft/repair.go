@@ -43,6 +43,7 @@ func (o *Owned[I]) retryTimer() <-chan time.Time {
 	if o.failure == nil {
 		return nil
 	}
+
 	return time.After(time.Until(o.retryAt))
 }
 

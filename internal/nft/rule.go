@@ -31,7 +31,8 @@ type Chain struct {
 
 // At returns a copy of the chain with another name at another hook.
 func (c Chain) At(name string, hook uint32) Chain {
-	c.Name, c.Hook = name, hook
+	c.Name = name
+	c.Hook = hook
 	return c
 }
 
@@ -52,21 +53,32 @@ func Expr(steps ...expr.Any) Rule {
 
 // Meta matches a packet by its metadata, such as its protocol or its link.
 func Meta(key expr.MetaKey, want ...byte) Rule {
-	return Expr(&expr.Meta{Key: key, Register: Reg}, &expr.Cmp{Register: Reg, Data: want})
+	return Expr(
+		&expr.Meta{Key: key, Register: Reg},
+		&expr.Cmp{Register: Reg, Data: want},
+	)
 }
 
 // State compares (conntrack state & bits) with 0. It overwrites Reg.
-func State(op expr.CmpOp, bits uint32) Rule { return Conntrack(Reg, expr.CtKeySTATE, op, bits) }
+func State(op expr.CmpOp, bits uint32) Rule {
+	return Conntrack(Reg, expr.CtKeySTATE, op, bits)
+}
 
 // Status compares (conntrack status & bits) with 0. The bits are IPS_… of the kernel. It overwrites Reg.
-func Status(op expr.CmpOp, bits uint32) Rule { return Conntrack(Reg, expr.CtKeySTATUS, op, bits) }
+func Status(op expr.CmpOp, bits uint32) Rule {
+	return Conntrack(Reg, expr.CtKeySTATUS, op, bits)
+}
 
 // Conntrack compares (a field of the packet's conntrack entry & bits) with 0. It overwrites the register.
 func Conntrack(register uint32, key expr.CtKey, op expr.CmpOp, bits uint32) Rule {
 	return Expr(
 		&expr.Ct{Key: key, Register: register},
 		Mask(register, Native(bits)),
-		&expr.Cmp{Op: op, Register: register, Data: Native(0)},
+		&expr.Cmp{
+			Op:       op,
+			Register: register,
+			Data:     Native(0),
+		},
 	)
 }
 
@@ -74,9 +86,18 @@ func Conntrack(register uint32, key expr.CtKey, op expr.CmpOp, bits uint32) Rule
 func TCPFlags(op expr.CmpOp, bits byte) Rule {
 	const offFlags = 13
 	return Expr(
-		&expr.Payload{DestRegister: Reg, Base: expr.PayloadBaseTransportHeader, Offset: offFlags, Len: 1},
+		&expr.Payload{
+			DestRegister: Reg,
+			Base:         expr.PayloadBaseTransportHeader,
+			Offset:       offFlags,
+			Len:          1,
+		},
 		Mask(Reg, []byte{bits}),
-		&expr.Cmp{Op: op, Register: Reg, Data: []byte{0}},
+		&expr.Cmp{
+			Op:       op,
+			Register: Reg,
+			Data:     []byte{0},
+		},
 	)
 }
 
@@ -95,13 +116,25 @@ func Mask(register uint32, bits []byte) *expr.Bitwise {
 func ChangeMark(clear, set uint32) Rule {
 	return Expr(
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: Reg},
-		&expr.Bitwise{SourceRegister: Reg, DestRegister: Reg, Len: 4, Mask: Native(^(clear | set)), Xor: Native(set)},
-		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: Reg},
+		&expr.Bitwise{
+			SourceRegister: Reg,
+			DestRegister:   Reg,
+			Len:            4,
+			Mask:           Native(^(clear | set)),
+			Xor:            Native(set),
+		},
+		&expr.Meta{
+			Key:            expr.MetaKeyMARK,
+			SourceRegister: true,
+			Register:       Reg,
+		},
 	)
 }
 
 // Native encodes a number in the byte order of registers.
-func Native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+func Native(n uint32) []byte {
+	return binary.NativeEndian.AppendUint32(nil, n)
+}
 
 // Family holds the differences between IPv4 and IPv6 in rules and sets.
 type Family struct {
@@ -125,28 +158,48 @@ type Family struct {
 // IPv4 returns the family of IPv4.
 func IPv4() Family {
 	return Family{
-		Suffix: "4", Proto: unix.NFPROTO_IPV4, Size: 4, Source: 12, Destination: 16,
-		Address: IPv4Address, ICMP: unix.IPPROTO_ICMP, offChecksum: 10,
+		Suffix:      "4",
+		Proto:       unix.NFPROTO_IPV4,
+		Size:        4,
+		Source:      12,
+		Destination: 16,
+		Address:     IPv4Address,
+		ICMP:        unix.IPPROTO_ICMP,
+		offChecksum: 10,
 	}
 }
 
 // IPv6 returns the family of IPv6.
 func IPv6() Family {
 	return Family{
-		Suffix: "6", Proto: unix.NFPROTO_IPV6, Size: 16, Source: 8, Destination: 24,
-		Address: IPv6Address, ICMP: unix.IPPROTO_ICMPV6,
+		Suffix:      "6",
+		Proto:       unix.NFPROTO_IPV6,
+		Size:        16,
+		Source:      8,
+		Destination: 24,
+		Address:     IPv6Address,
+		ICMP:        unix.IPPROTO_ICMPV6,
 	}
 }
 
 // Families returns both families.
-func Families() []Family { return []Family{IPv4(), IPv6()} }
+func Families() []Family {
+	return []Family{IPv4(), IPv6()}
+}
 
 // Has reports whether an address is of the family. An IPv4-mapped IPv6 address counts as IPv6.
-func (f *Family) Has(a netip.Addr) bool { return a.BitLen() == int(8*f.Size) }
+func (f *Family) Has(a netip.Addr) bool {
+	return a.BitLen() == int(8*f.Size)
+}
 
 // Load copies the address at an offset of the header, in bytes, to a register.
 func (f *Family) Load(offset, to uint32) *expr.Payload {
-	return &expr.Payload{DestRegister: to, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.Size}
+	return &expr.Payload{
+		DestRegister: to,
+		Base:         expr.PayloadBaseNetworkHeader,
+		Offset:       offset,
+		Len:          f.Size,
+	}
 }
 
 // Write copies the address in Reg to an offset of the header, in bytes, and updates the checksums. The checksum of TCP

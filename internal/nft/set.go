@@ -43,7 +43,9 @@ func (k Key) spec() (number, size uint32) {
 }
 
 // registers rounds a size in bytes up to whole registers of 4 bytes.
-func registers(size uint32) uint32 { return (size + 3) &^ 3 }
+func registers(size uint32) uint32 {
+	return (size + 3) &^ 3
+}
 
 // Set is a set or a map, without its elements. Without unix.NFT_SET_INTERVAL it is a hash table: the cost to add or to
 // delete an element does not depend on the number of elements.
@@ -62,11 +64,20 @@ type Set struct {
 	Timeout time.Duration
 }
 
+// isMap reports whether the set maps keys to values.
+func (s Set) isMap() bool {
+	return s.Flags&unix.NFT_SET_MAP != 0
+}
+
 // verdicts reports whether the set maps keys to verdicts.
-func (s Set) verdicts() bool { return s.Data == Verdict }
+func (s Set) verdicts() bool {
+	return s.Data == Verdict
+}
 
 // Intervals reports whether the elements of the set are intervals of keys.
-func (s Set) Intervals() bool { return s.Flags&unix.NFT_SET_INTERVAL != 0 }
+func (s Set) Intervals() bool {
+	return s.Flags&unix.NFT_SET_INTERVAL != 0
+}
 
 // Element is one element of a set or a map. Key and Value are bytes in the order in which the kernel holds them.
 type Element struct {
@@ -83,19 +94,28 @@ type Element struct {
 type Elements []Element
 
 // Put adds an element.
-func (l *Elements) Put(set, key, value string) { *l = append(*l, Element{set, key, value}) }
+func (l *Elements) Put(set, key, value string) {
+	*l = append(*l, Element{set, key, value})
+}
 
 // Merged returns the intervals of a set in order. It joins intervals that touch or overlap, because the kernel
 // refuses them.
 func (l Elements) Merged() (out Elements) {
 	slices.SortFunc(l, func(a, b Element) int { return strings.Compare(a.Key, b.Key) })
 	for _, e := range l {
-		last := len(out) - 1
-		switch {
-		case last < 0 || out[last].Value != "" && out[last].Value < e.Key:
+		if len(out) == 0 {
 			out = append(out, e)
-		case e.Value == "" || out[last].Value != "" && out[last].Value < e.Value:
-			out[last].Value = e.Value
+			continue
+		}
+
+		last := &out[len(out)-1]
+		isOpen := last.Value == ""
+		switch {
+		case isOpen:
+		case last.Value < e.Key:
+			out = append(out, e)
+		case e.Value == "" || last.Value < e.Value:
+			last.Value = e.Value
 		}
 	}
 

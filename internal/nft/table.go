@@ -58,7 +58,11 @@ func (t Table) Handle() (h uint64, err error) {
 // Try asks the kernel whether it accepts the layout, and changes nothing. One transaction makes a dormant table of
 // another name and deletes it.
 func (l *Layout) Try() error {
-	b := Table{Family: l.Family, Name: l.Name + "-try", signature: l.signature}.Batch()
+	b := Table{
+		Family:    l.Family,
+		Name:      l.Name + "-try",
+		signature: l.signature,
+	}.Batch()
 	b.Create(unix.NFT_TABLE_F_DORMANT)
 	l.Build(b)
 	b.add(unix.NFT_MSG_DELTABLE, 0, nil)
@@ -79,6 +83,7 @@ func (t Table) CreateEmpty() error {
 	if err := b.Commit(); err != nil {
 		return fmt.Errorf("add table %s: %w", t.Name, err)
 	}
+
 	return nil
 }
 
@@ -89,6 +94,7 @@ func (t Table) Delete() error {
 	if err := b.Commit(); err != nil {
 		return fmt.Errorf("delete table %s: %w", t.Name, err)
 	}
+
 	return nil
 }
 
@@ -122,6 +128,7 @@ func (t Table) HasJump(chain, target string) (has bool, err error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
+
 	return has, err
 }
 
@@ -177,10 +184,12 @@ func (c *Content) hasLayout(chains []Chain, sets []Set) bool {
 		if !ok || got.rules != len(want.Rules) || got.signed != got.rules {
 			return false
 		}
+
 		if want.Kind != "" && got.policy != nfAccept {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -236,7 +245,7 @@ func (c *Content) readOutline(t Table) error {
 // Packets returns the sum of the packet counters in the table's rules.
 func (t Table) Packets() (n uint64, err error) {
 	err = retryChanged(func() error {
-		n = 0
+		n = 0 // an interrupted listing starts again
 		return t.objects(unix.NFT_MSG_GETRULE, func(a attributes) {
 			for e := range a.find(unix.NFTA_RULE_EXPRESSIONS).each(unix.NFTA_LIST_ELEM) {
 				n += e.packets()

@@ -35,7 +35,11 @@ func foreignChanges() []bpf.RawInstruction {
 	program, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: offPID, Size: 4},
 		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: loaded(^uint32(socketAddresses - 1))},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: loaded(firstAddress), SkipTrue: 1},
+		bpf.JumpIf{
+			Cond:     bpf.JumpEqual,
+			Val:      loaded(firstAddress),
+			SkipTrue: 1,
+		},
 		bpf.RetConstant{Val: receiveBuffer},
 		bpf.RetConstant{Val: 0},
 	})
