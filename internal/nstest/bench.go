@@ -16,7 +16,7 @@ import (
 // pairs is the number of pairs of runs in Compare.
 const pairs = 101
 
-// RunTime is how long one run in Compare takes. It is so short that a run often has a processor for itself, whatever
+// RunTime is the duration of one run in Compare. It is so short that a run often has a processor for itself, whatever
 // else the machine does.
 const RunTime = 20 * time.Millisecond
 
@@ -28,25 +28,28 @@ func Alone(b *testing.B) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		b.Skipf("no network namespaces here: %v", err)
 	}
+
 	Self(b).SetUp("lo")
 }
 
-// Elsewhere returns the result of fn, which runs in another network namespace: Self is that one there.
+// Elsewhere returns the result of fn, which runs in another network namespace. There Self returns that namespace.
 func Elsewhere[T any](b *testing.B, fn func() T) (result T) {
 	b.Helper()
 	must(b, "make namespace", onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
+
 		Self(b).SetUp("lo")
 		result = fn()
 		return nil
 	}))
+
 	return result
 }
 
-// Compare runs two loads alternately and reports the median of the ratios of what they get done in a second, and a
-// bound that the true median is above with 95 % confidence. The load of the machine is from LoadBefore.
+// Compare runs two loads alternately, and reports the median of the ratios of their rates. It also reports a bound that
+// the true median exceeds with 95 % confidence. The load of the machine is from LoadBefore.
 func Compare(b *testing.B, name string, loadBefore float64, with, without func() float64) {
 	preempt(b)
 	for b.Loop() {
@@ -54,13 +57,10 @@ func Compare(b *testing.B, name string, loadBefore float64, with, without func()
 		with()
 		without()
 		for i := range pairs {
-			var rate, rival float64
-			if i%2 == 0 {
-				rate, rival = with(), without()
-			} else {
-				rival, rate = without(), with()
-			}
-			ratios, rates, rivals = append(ratios, rate/rival), append(rates, rate), append(rivals, rival)
+			rate, rival := runPair(i, with, without)
+			ratios = append(ratios, rate/rival)
+			rates = append(rates, rate)
+			rivals = append(rivals, rival)
 		}
 
 		// The 42nd smallest of 101: P(Bin(101, 1/2) <= 41) = 0.037.
@@ -70,28 +70,47 @@ func Compare(b *testing.B, name string, loadBefore float64, with, without func()
 		b.ReportMetric(quantile(ratios, 0.25), name+"_ratio_q1")
 		b.ReportMetric(quantile(ratios, 0.75), name+"_ratio_q3")
 		b.ReportMetric(loadBefore, "load")
-		b.ReportMetric(quantile(rates, 0.5), "with/s")
-		b.ReportMetric(quantile(rivals, 0.5), "without/s")
-		b.ReportMetric(1e9/quantile(rates, 0.5)-1e9/quantile(rivals, 0.5), "added_ns")
+
+		rate := quantile(rates, 0.5)
+		rival := quantile(rivals, 0.5)
+		b.ReportMetric(rate, "with/s")
+		b.ReportMetric(rival, "without/s")
+		b.ReportMetric(1e9/rate-1e9/rival, "added_ns")
 	}
 }
 
-func quantile(values []float64, q float64) float64 {
-	return slices.Sorted(slices.Values(values))[int(q*float64(len(values)))]
+// runPair runs both loads. They take turns to be the first.
+func runPair(number int, with, without func() float64) (rate, rival float64) {
+	if number%2 == 0 {
+		rate = with()
+		return rate, without()
+	}
+
+	rival = without()
+	return with(), rival
 }
 
-// Rate calls do again and again for the time of a run, and returns how often it did in a second.
+// quantile returns a quantile of the values.
+func quantile(values []float64, q float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	i := int(q * float64(len(values)))
+	return sorted[i]
+}
+
+// Rate calls do again and again for the time of a run, and returns the number of calls in a second.
 func Rate(do func()) float64 {
-	begin, done := time.Now(), 0
+	begin := time.Now()
+	done := 0
 	for time.Since(begin) < RunTime {
 		do()
 		done++
 	}
+
 	return float64(done) / time.Since(begin).Seconds()
 }
 
-// LoadBefore returns how many processes wanted a processor in the last minute (proc_loadavg(5)). A comparison beside
-// others is void.
+// LoadBefore returns the load of the machine in the last minute (proc_loadavg(5)). A comparison beside other load is
+// void.
 func LoadBefore(b *testing.B) float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	must(b, "read the load", err)
@@ -101,26 +120,32 @@ func LoadBefore(b *testing.B) float64 {
 	if load > 1 {
 		b.Logf("void: the load of the machine was %.2f before, more than 1", load)
 	}
+
 	return load
 }
 
-// preempt gives the process its processors before all others: a run that another process interrupts tells nothing.
+// preempt gives the process its processors before all others: a run that another process interrupts is void.
 func preempt(b *testing.B) {
 	threads, err := os.ReadDir("/proc/self/task")
 	must(b, "list threads", err)
-	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
+	attr := &unix.SchedAttr{
+		Size:     unix.SizeofSchedAttr,
+		Policy:   unix.SCHED_FIFO,
+		Priority: 1,
+	}
 	for _, t := range threads {
 		id, err := strconv.Atoi(t.Name())
 		if err == nil {
 			err = unix.SchedSetAttr(id, attr, 0)
 		}
+
 		if err != nil {
 			b.Logf("not in real time: %v", err)
 		}
 	}
 }
 
-// KernelMemory is what the kernel holds for itself, in KiB: slabs and large allocations.
+// KernelMemory returns the memory of the kernel itself, in KiB: slabs and large allocations.
 func KernelMemory(b *testing.B) (sum int) {
 	data, err := os.ReadFile("/proc/meminfo")
 	must(b, "read the memory", err)
@@ -128,9 +153,11 @@ func KernelMemory(b *testing.B) (sum int) {
 		var name string
 		var n int
 		_, err := fmt.Sscan(line, &name, &n)
-		if err == nil && slices.Contains([]string{"SUnreclaim:", "VmallocUsed:"}, name) {
+		isKernel := name == "SUnreclaim:" || name == "VmallocUsed:"
+		if err == nil && isKernel {
 			sum += n
 		}
 	}
+
 	return sum
 }

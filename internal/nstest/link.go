@@ -15,8 +15,15 @@ func Veth(t testing.TB, a *NS, aName string, b *NS, bName string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = aName
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: bName, PeerNamespace: netlink.NsFd(int(b.fd.Fd()))}
-	must(t, "add veth "+aName+"-"+bName, a.nl.LinkAdd(veth))
+	peerNS := netlink.NsFd(b.fd.Fd())
+	veth := &netlink.Veth{
+		LinkAttrs:     attrs,
+		PeerName:      bName,
+		PeerNamespace: peerNS,
+	}
+	err := a.nl.LinkAdd(veth)
+	must(t, "add veth "+aName+"-"+bName, err)
+
 	a.SetUp(aName)
 	b.SetUp(bName)
 }
@@ -33,6 +40,7 @@ func (n *NS) Attach(link string, here []string, there ...string) *NS {
 		gateway, _, _ := strings.Cut(s, "/")
 		far.AddDefault(gateway)
 	}
+
 	return far
 }
 
@@ -41,7 +49,9 @@ func (n *NS) Bridge(name string, ports ...string) {
 	n.t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	must(n.t, "add bridge "+name, n.nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	bridge := &netlink.Bridge{LinkAttrs: attrs}
+	err := n.nl.LinkAdd(bridge)
+	must(n.t, "add bridge "+name, err)
 	n.SetUp(name)
 	for _, port := range ports {
 		n.Enslave(port, name)
@@ -51,10 +61,12 @@ func (n *NS) Bridge(name string, ports ...string) {
 // Enslave makes a link a port of another.
 func (n *NS) Enslave(port, master string) {
 	n.t.Helper()
-	must(n.t, "enslave "+port, n.nl.LinkSetMaster(n.Link(port), n.Link(master)))
+	slave := n.Link(port)
+	err := n.nl.LinkSetMaster(slave, n.Link(master))
+	must(n.t, "enslave "+port, err)
 }
 
-// Netlink is rtnetlink in this namespace, for what has no method here.
+// Netlink returns rtnetlink in this namespace, for tasks without a method here.
 func (n *NS) Netlink() *netlink.Handle { return n.nl }
 
 // Link returns a link by its name.
@@ -68,25 +80,32 @@ func (n *NS) Link(name string) netlink.Link {
 // MAC returns a link's hardware address.
 func (n *NS) MAC(name string) net.HardwareAddr {
 	n.t.Helper()
-	return n.Link(name).Attrs().HardwareAddr
+	link := n.Link(name)
+	return link.Attrs().HardwareAddr
 }
 
 // SetUp brings a link up.
 func (n *NS) SetUp(name string) {
 	n.t.Helper()
-	must(n.t, "set up "+name, n.nl.LinkSetUp(n.Link(name)))
+	link := n.Link(name)
+	err := n.nl.LinkSetUp(link)
+	must(n.t, "set up "+name, err)
 }
 
 // SetDown takes a link down.
 func (n *NS) SetDown(name string) {
 	n.t.Helper()
-	must(n.t, "set down "+name, n.nl.LinkSetDown(n.Link(name)))
+	link := n.Link(name)
+	err := n.nl.LinkSetDown(link)
+	must(n.t, "set down "+name, err)
 }
 
 // Delete removes a link, and with it the other end of a veth.
 func (n *NS) Delete(name string) {
 	n.t.Helper()
-	must(n.t, "delete "+name, n.nl.LinkDel(n.Link(name)))
+	link := n.Link(name)
+	err := n.nl.LinkDel(link)
+	must(n.t, "delete "+name, err)
 }
 
 // AddAddress gives addresses to a link, usable at once: without duplicate address detection.
@@ -98,7 +117,9 @@ func (n *NS) AddAddress(link string, prefixes ...string) {
 		if addr.IP.To4() == nil {
 			addr.Flags = unix.IFA_F_NODAD
 		}
-		must(n.t, "add address "+s, n.nl.AddrReplace(n.Link(link), addr))
+
+		err = n.nl.AddrReplace(n.Link(link), addr)
+		must(n.t, "add address "+s, err)
 	}
 }
 
@@ -111,20 +132,26 @@ func (n *NS) AddDefault(gateways ...string) {
 }
 
 // Valid are the states of a neighbour entry whose MAC the kernel uses, as in its NUD_VALID.
-const Valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE |
-	netlink.NUD_PROBE | netlink.NUD_STALE | netlink.NUD_DELAY
+const Valid = netlink.NUD_PERMANENT |
+	netlink.NUD_NOARP |
+	netlink.NUD_REACHABLE |
+	netlink.NUD_PROBE |
+	netlink.NUD_STALE |
+	netlink.NUD_DELAY
 
-// Neighbor returns the namespace's neighbour entry for an address: its state
-// (netlink.NUD_…, 0 for none) and the MAC.
+// Neighbor returns the namespace's neighbour entry for an address: its state (netlink.NUD_…, 0 for none) and the MAC.
 func (n *NS) Neighbor(link string, addr netip.Addr) (int, net.HardwareAddr) {
 	n.t.Helper()
-	list, err := n.nl.NeighList(n.Link(link).Attrs().Index, netlink.FAMILY_ALL)
+	attrs := n.Link(link).Attrs()
+	list, err := n.nl.NeighList(attrs.Index, netlink.FAMILY_ALL)
 	must(n.t, "list neighbours", err)
 	for _, neigh := range list {
-		if ip, _ := netip.AddrFromSlice(neigh.IP); ip.Unmap() == addr {
+		ip, _ := netip.AddrFromSlice(neigh.IP)
+		if ip.Unmap() == addr {
 			return neigh.State, neigh.HardwareAddr
 		}
 	}
+
 	return 0, nil
 }
 
@@ -133,9 +160,11 @@ func (n *NS) Neighbor(link string, addr netip.Addr) (int, net.HardwareAddr) {
 func (n *NS) Send(addr netip.Addr) {
 	n.t.Helper()
 	n.Do(func() {
-		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 9)))
+		discard := netip.AddrPortFrom(addr, 9)
+		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(discard))
 		must(n.t, "dial "+addr.String(), err)
 		defer c.Close()
+
 		// The error may be the ICMP error of an earlier datagram.
 		_, _ = c.Write([]byte{0})
 	})

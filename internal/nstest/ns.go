@@ -37,12 +37,16 @@ func Self(t testing.TB) *NS {
 func New(t testing.TB) *NS {
 	t.Helper()
 	var fd *os.File
-	must(t, "make namespace", onThread(func() (err error) {
-		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
-			fd, err = os.Open(threadNS)
+	err := onThread(func() (err error) {
+		err = unix.Unshare(unix.CLONE_NEWNET)
+		if err != nil {
+			return err
 		}
+
+		fd, err = os.Open(threadNS)
 		return err
-	}))
+	})
+	must(t, "make namespace", err)
 	n := newNS(t, fd)
 	n.SetUp("lo")
 	return n
@@ -55,10 +59,12 @@ func onThread(fn func() error) (err error) {
 		runtime.LockOSThread() // never unlocked: so the thread ends with the goroutine
 		err = fn()
 	})
+
 	thread.Wait()
 	return err
 }
 
+// newNS returns the namespace of a file, until the test ends.
 func newNS(t testing.TB, fd *os.File) *NS {
 	t.Helper()
 	n := &NS{t: t, fd: fd}
@@ -69,6 +75,7 @@ func newNS(t testing.TB, fd *os.File) *NS {
 		n.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		must(t, "open rtnetlink", err)
 	})
+
 	t.Cleanup(n.nl.Close)
 	return n
 }
@@ -81,31 +88,36 @@ func (n *NS) Do(fn func()) {
 	before, err := os.Open(threadNS)
 	must(n.t, "open own namespace", err)
 	defer before.Close()
-	must(n.t, "enter namespace", unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNET))
+	err = unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNET)
+	must(n.t, "enter namespace", err)
 	defer func() {
 		// A thread that cannot return to its namespace stays locked and ends with its goroutine.
-		if err := unix.Setns(int(before.Fd()), unix.CLONE_NEWNET); err != nil {
+		err := unix.Setns(int(before.Fd()), unix.CLONE_NEWNET)
+		if err != nil {
 			n.t.Errorf("leave namespace: %v", err)
 			return
 		}
+
 		runtime.UnlockOSThread()
 	}()
+
 	fn()
 }
 
 // Command returns a command that runs in the namespace once started. Its first
 // ExtraFile (descriptor 3) is taken. It dies with the test.
 func (n *NS) Command(name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(
-		n.t.Context(),
-		"nsenter",
-		append([]string{"--net=/proc/self/fd/3", "--", name}, args...)...)
+	nsenter := []string{"--net=/proc/self/fd/3", "--", name}
+	nsenter = append(nsenter, args...)
+	cmd := exec.CommandContext(n.t.Context(), "nsenter", nsenter...)
 	cmd.ExtraFiles = []*os.File{n.fd}
 	return cmd
 }
 
 // Path names the namespace for programs, while the test runs.
-func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd.Fd()) }
+func (n *NS) Path() string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd.Fd())
+}
 
 // Output runs a command in the namespace and returns what it printed; a failure ends the test.
 func (n *NS) Output(name string, args ...string) string {
@@ -114,11 +126,12 @@ func (n *NS) Output(name string, args ...string) string {
 	if err != nil {
 		n.t.Fatalf("run %s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
+
 	return string(out)
 }
 
-// Serve has fn serve each TCP connection to an address in the namespace, such as ":80", until the test ends, and closes
-// it then.
+// Serve calls fn for each TCP connection to an address in the namespace, such as ":80", until the test ends. It closes
+// the connection when fn returns.
 func (n *NS) Serve(address string, fn func(net.Conn)) net.Listener {
 	n.t.Helper()
 	var l net.Listener
@@ -127,18 +140,20 @@ func (n *NS) Serve(address string, fn func(net.Conn)) net.Listener {
 		l, err = net.Listen("tcp", address)
 		must(n.t, "listen", err)
 	})
+
 	n.t.Cleanup(func() { l.Close() })
 	go ServeEach(l, fn)
 	return l
 }
 
-// ServeEach has fn serve each connection, and closes it then, until the listener is closed.
+// ServeEach calls fn for each connection until the listener is closed. It closes the connection when fn returns.
 func ServeEach(l net.Listener, fn func(net.Conn)) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
+
 		go func() {
 			defer c.Close()
 			fn(c)
@@ -150,10 +165,13 @@ func ServeEach(l net.Listener, fn func(net.Conn)) {
 func (n *NS) Sysctl(path, value string) {
 	n.t.Helper()
 	n.Do(func() {
-		must(n.t, "write sysctl", os.WriteFile(filepath.Join("/proc/sys/net", path), []byte(value), 0))
+		file := filepath.Join("/proc/sys/net", path)
+		err := os.WriteFile(file, []byte(value), 0)
+		must(n.t, "write sysctl", err)
 	})
 }
 
+// must ends a test that has an error.
 func must(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {

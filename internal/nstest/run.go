@@ -32,6 +32,7 @@ func Run(t *testing.T, fn func(t *testing.T)) {
 		fn(t)
 		return
 	}
+
 	out, err := runChild(t)
 	switch {
 	case errors.Is(err, unix.EPERM),
@@ -48,44 +49,70 @@ func Run(t *testing.T, fn func(t *testing.T)) {
 	}
 }
 
-// runChild repeats the calling test in new namespaces: as root at first, then in
-// a user namespace where it is root.
+// runChild repeats the calling test in new namespaces: as root at first, then in a user namespace where it is root.
 func runChild(t *testing.T) (string, error) {
-	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWPID, Pdeathsig: unix.SIGKILL}
-	out, err := start(t, attr)
-	if errors.Is(err, unix.EPERM) {
-		attr.Cloneflags |= unix.CLONE_NEWUSER
-		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-		return start(t, attr)
+	attr := &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWPID,
+		Pdeathsig:  unix.SIGKILL,
 	}
-	return out, err
+	out, err := start(t, attr)
+	if !errors.Is(err, unix.EPERM) {
+		return out, err
+	}
+
+	attr.Cloneflags |= unix.CLONE_NEWUSER
+	attr.UidMappings = asRoot(os.Getuid())
+	attr.GidMappings = asRoot(os.Getgid())
+	return start(t, attr)
 }
 
+// asRoot maps the id of a user or a group to root in a user namespace.
+func asRoot(id int) []syscall.SysProcIDMap {
+	return []syscall.SysProcIDMap{{
+		ContainerID: 0,
+		HostID:      id,
+		Size:        1,
+	}}
+}
+
+// start runs the calling test in a process with these attributes, and returns its output.
 func start(t *testing.T, attr *syscall.SysProcAttr) (string, error) {
-	// This test only; subtests have a pattern for each level.
-	only := "^" + strings.ReplaceAll(regexp.QuoteMeta(t.Name()), "/", "$/^") + "$"
-	args := []string{"-test.run=" + only, "-test.v", "-test.count=1"}
-	if deadline, ok := t.Deadline(); ok {
-		// The child ends before its parent, so that it can print its goroutines.
-		args = append(args, fmt.Sprintf("-test.timeout=%s", max(time.Until(deadline)-3*time.Second, time.Second)))
-	}
-	if testing.Short() {
-		args = append(args, "-test.short")
-	}
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", childArgs(t)...)
 	// By default the race detector waits a second at the end of each process.
-	cmd.Env = append(os.Environ(), childEnv+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	race := "GORACE=atexit_sleep_ms=0 " + os.Getenv("GORACE")
+	cmd.Env = append(os.Environ(), childEnv+"=1", race)
 	cmd.SysProcAttr = attr
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// Until waits for a condition, which it checks every few milliseconds, and fails the
-// test at the deadline.
+// childArgs returns the arguments that run the calling test alone.
+func childArgs(t *testing.T) []string {
+	// A subtest has a pattern for each level.
+	name := regexp.QuoteMeta(t.Name())
+	only := "^" + strings.ReplaceAll(name, "/", "$/^") + "$"
+	args := []string{"-test.run=" + only, "-test.v", "-test.count=1"}
+	deadline, ok := t.Deadline()
+	if ok {
+		// The child ends before its parent, so that it can print its goroutines.
+		timeout := max(time.Until(deadline)-3*time.Second, time.Second)
+		args = append(args, fmt.Sprintf("-test.timeout=%s", timeout))
+	}
+
+	if testing.Short() {
+		args = append(args, "-test.short")
+	}
+
+	return args
+}
+
+// Until waits for a condition, which it checks every few milliseconds. It fails the test if the condition is not met
+// within the time.
 func Until(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
-	deadline, tick := time.After(within), time.Tick(5*time.Millisecond)
+	deadline := time.After(within)
+	tick := time.Tick(5 * time.Millisecond)
+
 	for !cond() {
 		select {
 		case <-tick:
@@ -95,25 +122,27 @@ func Until(t testing.TB, within time.Duration, what string, cond func() bool) {
 	}
 }
 
-// Running runs something until stop is called, which waits for its end, or the test ends.
+// Running calls run in the background until stop is called or the test ends. stop waits until run has returned.
 func Running(t testing.TB, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }()
+
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
+		err := <-ended
+		if err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})
+
 	t.Cleanup(stop)
 	return stop
 }
 
-// SetClock returns what time.Now would have returned in the moment of t if the wall clock had been
-// set on, or back, by whole seconds before: another date with the same
-// monotonic reading. It panics if t has none.
+// SetClock returns t with the date of a wall clock that was set forward or back by whole seconds. The monotonic reading
+// stays the same. It panics if t has none.
 func SetClock(t time.Time, by time.Duration) time.Time {
 	// The first word of a time.Time: the flag that it has a monotonic reading, seconds since 1885 and nanoseconds.
 	const hasMonotonic, nanosecondLen = 1 << 63, 30
@@ -121,27 +150,38 @@ func SetClock(t time.Time, by time.Duration) time.Time {
 	if *wall&hasMonotonic == 0 {
 		panic("a time without a monotonic reading cannot tell that the clock was set")
 	}
+
 	*wall += uint64(int64(by/time.Second) << nanosecondLen)
 	return t
 }
 
-// Without runs fn on a thread without a capability, a CAP_… of linux/capability.h: the kernel refuses what needs it.
-// fn must not start goroutines for that.
+// Without runs fn on a thread without a capability, a CAP_… of linux/capability.h. The kernel refuses operations that
+// need the capability. Goroutines that fn starts have it.
 func Without(t testing.TB, capability int, fn func()) {
 	t.Helper()
-	must(t, fmt.Sprintf("drop capability %d", capability), onThread(func() error {
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var sets [2]unix.CapUserData
-		if err := unix.Capget(&header, &sets[0]); err != nil {
+	err := onThread(func() error {
+		err := dropCapability(capability)
+		if err != nil {
 			return err
 		}
-		sets[capability/32].Effective &^= 1 << (capability % 32)
-		if err := unix.Capset(&header, &sets[0]); err != nil {
-			return err
-		}
+
 		fn()
 		return nil
-	}))
+	})
+	must(t, fmt.Sprintf("drop capability %d", capability), err)
+}
+
+// dropCapability removes a capability from the effective ones of the calling thread.
+func dropCapability(capability int) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	err := unix.Capget(&header, &sets[0])
+	if err != nil {
+		return err
+	}
+
+	sets[capability/32].Effective &^= 1 << (capability % 32)
+	return unix.Capset(&header, &sets[0])
 }
 
 // Must ends a test that has an error.
@@ -155,5 +195,6 @@ func Must(t testing.TB, err error) {
 // Race reports whether the race detector is on, under which everything takes several times as long.
 func Race() bool {
 	info, _ := debug.ReadBuildInfo()
-	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+	race := debug.BuildSetting{Key: "-race", Value: "true"}
+	return slices.Contains(info.Settings, race)
 }
