@@ -104,15 +104,15 @@ func (w *syncer) assembleSinks(s settings, engine string) {
 	w.headstart = kubeproxy.NewHeadStart(w.log)
 	w.conntrack = kubeproxy.NewSweeper(w.log)
 	w.layer2 = layer2.New(layer2.Config{
-		Log:      w.log,
-		Links:    w.links.Links,
-		Gateways: link.Gateways,
-		Timers:   layer2.Timers{Rate: s.announceRate},
-		Requests: s.announceByRequest,
-		Lease:    w.membership,
-		Hears:    func() bool { return w.liveness.Hears() },
-		Changed:  func() { w.report.Kick() },
-		Refused:  w.loop.Hurry,
+		Log:                w.log,
+		Links:              w.links.Links,
+		Gateways:           link.Gateways,
+		Timers:             layer2.Timers{Rate: s.announceRate},
+		AnnounceByRequest:  s.announceByRequest,
+		Lease:              w.membership,
+		ReceivesHeartbeats: func() bool { return w.liveness.Hears() },
+		Changed:            func() { w.report.Kick() },
+		Refused:            w.loop.Hurry,
 	})
 
 	w.bgp = bgp.New(bgp.Config{

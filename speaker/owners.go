@@ -56,10 +56,10 @@ type owners struct {
 
 // addressHolder is the part of layer2.Responder that owners uses.
 type addressHolder interface {
-	Handing() []netip.Addr
+	HandingOver() []netip.Addr
 	Offered() []netip.Addr
 	Owns(addrs []netip.Addr, leaves bool) []bool
-	Owned(addrs []netip.Addr)
+	EndHandovers(addrs []netip.Addr)
 }
 
 // ownerPeers is the part of the membership that owners uses.
@@ -116,7 +116,7 @@ func (o *owners) inquire(at time.Time) {
 // askNewOwners asks the new owner of each address that is handed over whether it has it. It reports whether there are
 // such addresses.
 func (o *owners) askNewOwners() bool {
-	handing := o.layer2.Handing()
+	handing := o.layer2.HandingOver()
 	planned := o.plan().Owners
 
 	byOwner := map[string][]netip.Addr{}
@@ -186,7 +186,7 @@ func (o *owners) Answered(a members.Answer) {
 			owned = append(owned, a.Addresses[i])
 		}
 	}
-	o.layer2.Owned(owned)
+	o.layer2.EndHandovers(owned)
 	if !a.Leaves && o.compare(a) {
 		o.kick()
 	}

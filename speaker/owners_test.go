@@ -20,7 +20,7 @@ import (
 // fakeResponder hands some addresses over, offers some, and owns others.
 type fakeResponder struct{ handing, offered, owns []netip.Addr }
 
-func (f *fakeResponder) Handing() []netip.Addr { return slices.Clone(f.handing) }
+func (f *fakeResponder) HandingOver() []netip.Addr { return slices.Clone(f.handing) }
 
 func (f *fakeResponder) Offered() []netip.Addr { return slices.Clone(f.offered) }
 
@@ -31,7 +31,7 @@ func (f *fakeResponder) Owns(addrs []netip.Addr, _ bool) (out []bool) {
 	return out
 }
 
-func (f *fakeResponder) Owned(addrs []netip.Addr) {
+func (f *fakeResponder) EndHandovers(addrs []netip.Addr) {
 	owned := map[netip.Addr]bool{}
 	for _, a := range addrs {
 		owned[a] = true

@@ -133,16 +133,16 @@ func (w *syncer) ownersRemedy(address netip.Addr, macs map[lb.MAC]bool) string {
 }
 
 // portRemedy returns what to do about a port that is not open at a machine.
-func portRemedy(k knock, answer layer2.Answer, machine string) string {
+func portRemedy(k knock, answer layer2.PortState, machine string) string {
 	port := fmt.Sprintf("%s port %d", k.Protocol, k.Port)
 	switch answer {
-	case layer2.Refused:
+	case layer2.PortRefuses:
 		return "let a process in the pods listen on the target port of " + port + ": connections reach " + machine +
 			" and are refused"
-	case layer2.Rejected:
+	case layer2.PortRejected:
 		return "find what rejects " + port + " at " + machine + ": chains of other programs in `nft list ruleset` " +
 			"and `iptables-save` there, or kube-proxy, if no pod is ready"
-	case layer2.Silent:
+	case layer2.PortUnanswered:
 		return "find what drops " + port + ": a NetworkPolicy of the pods, chains of other programs at " + machine +
 			" (`nft list ruleset` there), " +
 			"or a firewall between nodes and pods"
@@ -158,13 +158,13 @@ func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	remedies, nodes := make([]string, len(step.Details)), w.membership.speakers()
 	for i, k := range knocks[:len(step.Details)] {
 		group.Go(func() {
-			answer, err := w.layer2.Knock(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
+			answer, err := w.layer2.ProbePort(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
 			if err != nil {
-				answer = layer2.Answer("was not asked: " + err.Error())
+				answer = layer2.PortState("was not asked: " + err.Error())
 			}
-			if answer != layer2.Open && k.HasRanges() {
+			if answer != layer2.PortOpen && k.HasRanges() {
 				answer += "; its source ranges may leave this node out"
-			} else if answer != layer2.Open {
+			} else if answer != layer2.PortOpen {
 				remedies[i] = portRemedy(k, answer, cmp.Or(nodes[k.mac], "the machine with MAC "+k.mac.String()))
 			}
 			step.Details[i] = fmt.Sprintf("TCP port %d of %s %s", k.Port, k.Address, answer)

@@ -58,7 +58,7 @@ func (w *syncer) isHandedOver() bool {
 	isKnown := w.saidGoodbye.Load() || w.hung.Load()
 	return isKnown &&
 		len(w.layer2.Offered()) == 0 &&
-		len(w.layer2.Handing()) == 0 &&
+		len(w.layer2.HandingOver()) == 0 &&
 		w.last.Load().plan().Withdraws.IsZero()
 }
 

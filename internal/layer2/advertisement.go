@@ -18,7 +18,8 @@ func neighborAdvertisement(l *lb.Interface, mac lb.MAC, m message) []byte {
 	if m.sender.IsUnspecified() {
 		return advertisement(l, m.target, mac, allNodes, false)
 	}
-	return advertisement(l, m.target, mac, machine{addr: m.sender, mac: m.mac}, true)
+	asker := machine{addr: m.sender, mac: m.mac}
+	return advertisement(l, m.target, mac, asker, true)
 }
 
 // unsolicitedNA makes an announcement to all nodes on the link (RFC 4861 section 7.2.6) or to one.
@@ -46,7 +47,8 @@ func advertisement(l *lb.Interface, target netip.Addr, mac lb.MAC, to machine, i
 // detectDuplicate asks without a source address, so that no cache learns one
 // (RFC 4862 section 5.4.2).
 func detectDuplicate(l *lb.Interface, addr netip.Addr) []byte {
-	return discovery(l, netip.IPv6Unspecified(), solicitedNode(addr), ipv6.ICMPTypeNeighborSolicitation, 0, addr, nil)
+	group := solicitedNode(addr)
+	return discovery(l, netip.IPv6Unspecified(), group, ipv6.ICMPTypeNeighborSolicitation, 0, addr, nil)
 }
 
 // unicastSolicitation asks one machine only (RFC 4861 section 7.3.3), or all. Its source is an address of this link
@@ -55,8 +57,9 @@ func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 	var source netip.Addr
 	for _, p := range l.Prefixes {
 		a := p.Addr()
-		isBetter := !source.IsValid() || a.IsLinkLocalUnicast() && !source.IsLinkLocalUnicast()
-		if a.Is6() && a != addr && isBetter {
+		isFirst := !source.IsValid()
+		isBetter := a.IsLinkLocalUnicast() && !source.IsLinkLocalUnicast()
+		if a.Is6() && a != addr && (isFirst || isBetter) {
 			source = a
 		}
 	}
@@ -65,7 +68,9 @@ func unicastSolicitation(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 		return nil
 	}
 
-	return solicitationFrom(l, source, machine{addr: addr, mac: cmp.Or(to, solicitedNode(addr).mac)})
+	group := solicitedNode(addr)
+	target := machine{addr: addr, mac: cmp.Or(to, group.mac)}
+	return solicitationFrom(l, source, target)
 }
 
 // solicitationFrom asks a machine for its own address: the machine learns the source from that (RFC 4861 section
@@ -86,19 +91,23 @@ func discovery(
 	option []byte,
 ) []byte {
 	addrs := append(source.AsSlice(), to.addr.AsSlice()...)
-	icmp := append([]byte{byte(kind), 0, 0, 0, flags, 0, 0, 0}, target.AsSlice()...)
+	icmp := []byte{byte(kind), 0, 0, 0, flags, 0, 0, 0}
+	icmp = append(icmp, target.AsSlice()...)
 	icmp = append(icmp, option...)
 	binary.BigEndian.PutUint16(icmp[2:], checksum(addrs, icmp))
 
+	ethernet := ethernetHeader(to.mac, l.MAC, unix.ETH_P_IPV6)
 	packet := []byte{6 << 4, 0, 0, 0, 0, byte(len(icmp)), unix.IPPROTO_ICMPV6, hopLimit}
-	return slices.Concat(ethernetHeader(to.mac, l.MAC, unix.ETH_P_IPV6), packet, addrs, icmp)
+	return slices.Concat(ethernet, packet, addrs, icmp)
 }
 
 // solicitedNode returns the group to which solicitations for an IPv6 address go (RFC 4291 section 2.7.1).
 func solicitedNode(addr netip.Addr) machine {
 	a := addr.As16()
-	group := netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff, 13: a[13], 14: a[14], 15: a[15]})
-	return machine{addr: group, mac: groupMAC(group)}
+	group := [16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff}
+	copy(group[13:], a[13:])
+	addrOfGroup := netip.AddrFrom16(group)
+	return machine{addr: addrOfGroup, mac: groupMAC(addrOfGroup)}
 }
 
 // groupMAC returns the Ethernet address of an IPv6 group (RFC 2464 section 7).

@@ -19,6 +19,7 @@ const arpLen = 28
 // their own length field then.
 const maxFrame = 1600
 
+// arpProtocol returns the protocol of IPv4.
 func arpProtocol() protocol {
 	return protocol{
 		index:     familyIndex(lb.IPv4),
@@ -95,7 +96,9 @@ func parseARP(frame []byte, own lb.MAC) (message, frameResult) {
 // arpReply answers the asker only. In the answer to a probe the target address is
 // the probe's sender address 0.0.0.0 (RFC 5227 section 2.1.1).
 func arpReply(l *lb.Interface, mac lb.MAC, m message) []byte {
-	return arpFrame(l, operationReply, machine{addr: m.target, mac: mac}, machine{addr: m.sender, mac: m.mac}, m.mac)
+	sender := machine{addr: m.target, mac: mac}
+	asker := machine{addr: m.sender, mac: m.mac}
+	return arpFrame(l, operationReply, sender, asker, m.mac)
 }
 
 // arpProbe asks without changing any ARP cache (RFC 5227 section 2.1.1).
@@ -144,13 +147,22 @@ func gratuitousARP(l *lb.Interface, addr netip.Addr, turn int, to *machine) []by
 
 // arpRequestFrom asks a machine for its own address: every stack learns the sender from that (RFC 826).
 func arpRequestFrom(l *lb.Interface, addr netip.Addr, to machine) []byte {
-	return arpFrame(l, operationRequest, machine{addr: addr, mac: l.MAC}, machine{addr: to.addr}, to.mac)
+	sender := machine{addr: addr, mac: l.MAC}
+	target := machine{addr: to.addr}
+	return arpFrame(l, operationRequest, sender, target, to.mac)
 }
 
 // arpFrame makes a frame with an ARP packet. Its source is the link's MAC, which may differ from the sender's.
 func arpFrame(l *lb.Interface, op byte, sender, target machine, dst lb.MAC) []byte {
 	senderIP := sender.addr.As4()
 	targetIP := target.addr.As4()
-	return slices.Concat(ethernetHeader(dst, l.MAC, unix.ETH_P_ARP),
-		ethernetIPv4, []byte{0, op}, sender.mac[:], senderIP[:], target.mac[:], targetIP[:])
+	return slices.Concat(
+		ethernetHeader(dst, l.MAC, unix.ETH_P_ARP),
+		ethernetIPv4,
+		[]byte{0, op},
+		sender.mac[:],
+		senderIP[:],
+		target.mac[:],
+		targetIP[:],
+	)
 }

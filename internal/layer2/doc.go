@@ -29,8 +29,8 @@
 // # Questions
 //
 // Ask asks single machines by unicast whether they answer for an address, and speakers by their echo. WhoHas asks all
-// machines on a link. Knock asks one for a TCP connection. Each opens sockets of its own, and closes them afterwards.
-// Foreign lists foreign machines that can be asked to find out whether a link works at all.
+// machines on a link. ProbePort asks one for a TCP connection. Each opens sockets of its own, and closes them
+// afterwards. Foreign lists foreign machines that can be asked to find out whether a link works at all.
 //
 // The package decides nothing: its caller decides which node announces an address. It must not add an address to a
 // link, and must not change a sysctl or a neighbour entry. It knows nothing of Services or nodes.

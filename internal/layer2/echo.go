@@ -43,6 +43,7 @@ type echoCodec struct {
 	seals []*rt.Seal
 }
 
+// protocol returns the protocol of echoes.
 func (e *echoCodec) protocol() protocol {
 	return protocol{
 		index:     echoIndex,
@@ -65,6 +66,7 @@ func echoesOf(kind uint32) []bpf.Instruction {
 	return toUs(append(requireField(offVersion, 2, echoVersion<<8|kind), passUnicast()...)...)
 }
 
+// setKeys replaces the keys.
 func (e *echoCodec) setKeys(keys [][]byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,7 +93,9 @@ func (e *echoCodec) encode(l *lb.Interface, to lb.MAC, kind byte, nonce uint64, 
 }
 
 // nonceOf returns the nonce of an echo.
-func nonceOf(frame []byte) uint64 { return binary.BigEndian.Uint64(frame[offNonce:]) }
+func nonceOf(frame []byte) uint64 {
+	return binary.BigEndian.Uint64(frame[offNonce:])
+}
 
 // parse reads an echo. A frame without the prefix of one of our keys costs only a comparison.
 func (e *echoCodec) parse(frame []byte, own lb.MAC) (message, frameResult) {
@@ -113,7 +117,11 @@ func (e *echoCodec) parse(frame []byte, own lb.MAC) (message, frameResult) {
 		return message{}, badKey
 	}
 
-	m := message{mac: lb.MAC(frame[offSource:offEtherType]), nonce: nonceOf(frame), isUnicast: true}
+	m := message{
+		mac:       lb.MAC(frame[offSource:offEtherType]),
+		nonce:     nonceOf(frame),
+		isUnicast: true,
+	}
 	addr := netip.AddrFrom16([16]byte(frame[offAddress:offTag])).Unmap()
 	if frame[offKind] == echoQuestion {
 		m.target = addr
@@ -132,11 +140,11 @@ func (r *Responder) answersAbout(target netip.Addr) bool {
 		return target.IsUnspecified()
 	}
 
-	if r.config.Hears == nil || !r.lapses.isValid() {
+	if r.config.ReceivesHeartbeats == nil || !r.lapses.isValid() {
 		return false
 	}
 
-	return r.config.Hears() == (target == lb.Hearing)
+	return r.config.ReceivesHeartbeats() == (target == lb.Hearing)
 }
 
 // isAuthentic reports whether a frame was closed with one of our keys.

@@ -149,7 +149,7 @@ func TestEchoAboutHearing(t *testing.T) {
 		}
 		expect("it does not know", "", "")
 		hears := true
-		p.config.Hears = func() bool { return hears }
+		p.config.ReceivesHeartbeats = func() bool { return hears }
 		expect("it hears one", "us>asker echo 2 7 ::1", "")
 		hears = false
 		expect("it hears none", "", "us>asker echo 2 7 ::2")

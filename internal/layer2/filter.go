@@ -72,7 +72,9 @@ func (c addressCover) has(a netip.Addr) bool {
 	}
 
 	network, value := splitAddress(a)
-	return slices.ContainsFunc(c[network], func(s suffixRange) bool { return s.from <= value && value <= s.to })
+	return slices.ContainsFunc(c[network], func(s suffixRange) bool {
+		return s.from <= value && value <= s.to
+	})
 }
 
 // rangesOf returns at most n ranges that contain all the values, which are sorted. Values share a range if they are no
@@ -81,7 +83,8 @@ func rangesOf(values []uint32, n int) []suffixRange {
 	for distance := uint64(1); ; distance *= 2 {
 		var out []suffixRange
 		for _, v := range values {
-			if last := len(out) - 1; last >= 0 && uint64(v-out[last].to) <= distance {
+			last := len(out) - 1
+			if last >= 0 && uint64(v-out[last].to) <= distance {
 				out[last].to = v
 			} else {
 				out = append(out, suffixRange{v, v})
@@ -93,7 +96,8 @@ func rangesOf(values []uint32, n int) []suffixRange {
 		}
 
 		for i, s := range out {
-			out[i].to += min((s.to-s.from)/16, math.MaxUint32-s.to)
+			slack := (s.to - s.from) / 16
+			out[i].to += min(slack, math.MaxUint32-s.to)
 		}
 
 		return out
@@ -105,19 +109,28 @@ func rangesOf(values []uint32, n int) []suffixRange {
 func passRanges(ranges []suffixRange) (program []bpf.Instruction) {
 	for _, s := range ranges {
 		program = append(program,
-			bpf.JumpIf{Cond: bpf.JumpLessThan, Val: s.from, SkipTrue: 2},
-			bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: s.to, SkipTrue: 1},
+			skipIf(bpf.JumpLessThan, s.from, 2),
+			skipIf(bpf.JumpGreaterThan, s.to, 1),
 			pass)
 	}
 
 	return program
 }
 
+// skipIf skips the next n instructions if the loaded value compares so.
+func skipIf(condition bpf.JumpTest, value uint32, n uint8) bpf.JumpIf {
+	return bpf.JumpIf{
+		Cond:     condition,
+		Val:      value,
+		SkipTrue: n,
+	}
+}
+
 // requireField drops frames whose field at an offset has another value.
 func requireField(off uint32, size int, value uint32) []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: off, Size: size},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: value, SkipTrue: 1},
+		skipIf(bpf.JumpEqual, value, 1),
 		bpf.RetConstant{Val: 0},
 	}
 }
@@ -130,8 +143,10 @@ func arpFilter(addrs addressCover) []bpf.Instruction {
 	}
 
 	return toUs(slices.Concat(
-		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4}}, pass,
-		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4}}, pass,
+		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offTargetIP, Size: 4}},
+		pass,
+		[]bpf.Instruction{bpf.LoadAbsolute{Off: ethernetLen + offSenderIP, Size: 4}},
+		pass,
 	)...)
 }
 
@@ -140,18 +155,19 @@ func arpFilter(addrs addressCover) []bpf.Instruction {
 // must be dropped anyway (RFC 6980 section 5).
 func ndpFilter(addrs addressCover) []bpf.Instruction {
 	return toUs(slices.Concat(requireICMPv6(), []bpf.Instruction{
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborSolicitation), SkipTrue: 2},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ipv6.ICMPTypeNeighborAdvertisement), SkipTrue: 1},
+		skipIf(bpf.JumpEqual, uint32(ipv6.ICMPTypeNeighborSolicitation), 2),
+		skipIf(bpf.JumpEqual, uint32(ipv6.ICMPTypeNeighborAdvertisement), 1),
 		bpf.RetConstant{Val: 0},
 	}, passTargets(addrs))...)
 }
 
-// offICMP is where an ICMPv6 message begins in a frame, without extension headers.
+// offICMP is the offset of an ICMPv6 message in a frame without extension headers.
 const offICMP = ethernetLen + ipv6.HeaderLen
 
 // requireICMPv6 drops everything but ICMPv6, and loads the type of its message.
 func requireICMPv6() []bpf.Instruction {
-	return append(requireField(ethernetLen+6, 1, unix.IPPROTO_ICMPV6), bpf.LoadAbsolute{Off: offICMP, Size: 1})
+	requireProtocol := requireField(ethernetLen+6, 1, unix.IPPROTO_ICMPV6)
+	return append(requireProtocol, bpf.LoadAbsolute{Off: offICMP, Size: 1})
 }
 
 // ndpAnswers passes advertisements to this machine only. They are few, like ARP to it: usually answers to questions of
@@ -165,7 +181,7 @@ func ndpAnswers() []bpf.Instruction {
 func passUnicast() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offDestination, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 1, SkipTrue: 1},
+		skipIf(bpf.JumpBitsSet, 1, 1),
 		pass,
 	}
 }
@@ -179,11 +195,14 @@ func passTargets(addrs addressCover) []bpf.Instruction {
 
 	var program []bpf.Instruction
 	for network, ranges := range addrs {
-		block := slices.Concat([]bpf.Instruction{bpf.LoadAbsolute{Off: off + 12, Size: 4}}, passRanges(ranges))
+		block := slices.Concat(
+			[]bpf.Instruction{bpf.LoadAbsolute{Off: off + 12, Size: 4}},
+			passRanges(ranges),
+		)
 		for word := 8; word >= 0; word -= 4 {
 			block = slices.Concat([]bpf.Instruction{
 				bpf.LoadAbsolute{Off: off + uint32(word), Size: 4},
-				bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(network[word:]), SkipTrue: 1},
+				skipIf(bpf.JumpEqual, binary.BigEndian.Uint32(network[word:]), 1),
 				bpf.Jump{Skip: uint32(len(block))},
 			}, block)
 		}

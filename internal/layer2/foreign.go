@@ -13,12 +13,12 @@ import (
 const (
 	// maxMachines bounds the machines recorded for each family on a link, the latest ones.
 	maxMachines = 8
-	// machineLifetime is how long a machine is worth asking after it was last heard: a machine
-	// with a confirmed cache entry for our address is silent for a while.
+	// machineLifetime is the time after its last frame in which a machine may be asked. A machine with a confirmed
+	// cache entry for an address of this node sends nothing for a while.
 	machineLifetime = 10 * time.Minute
-	// machineInterval is how often the time of the same machine is updated.
+	// machineInterval is the time between two updates of lastHeard of the same machine.
 	machineInterval = time.Second
-	// gatewayInterval is how often the kernel's gateways are read.
+	// gatewayInterval is the time between two reads of the kernel's gateways.
 	gatewayInterval = 10 * time.Second
 )
 
@@ -33,10 +33,14 @@ type machine struct {
 }
 
 // isGateway reports whether the machine is a default gateway of the kernel's.
-func (m *machine) isGateway() bool { return m.lastHeard.IsZero() }
+func (m *machine) isGateway() bool {
+	return m.lastHeard.IsZero()
+}
 
 // isSame reports whether both are the same machine by the same address.
-func (m *machine) isSame(other machine) bool { return m.mac == other.mac && m.addr == other.addr }
+func (m *machine) isSame(other machine) bool {
+	return m.mac == other.mac && m.addr == other.addr
+}
 
 // foreignMachines has the foreign machines that were heard on a link.
 type foreignMachines struct {
@@ -57,7 +61,11 @@ func (r *Responder) foreignOn(linkName string) *foreignMachines {
 func (r *Responder) recordAsker(t *addressTable, c *foreignMachines, m message, frame []byte) {
 	asksForItself := m.mac == lb.MAC(frame[offSource:offEtherType])
 	if asksForItself && !t.desired.Speakers[m.mac] {
-		c.record(familyIndex(lb.FamilyOf(m.target)), machine{addr: m.sender, mac: m.mac, lastHeard: r.system.clock()})
+		c.record(familyIndex(lb.FamilyOf(m.target)), machine{
+			addr:      m.sender,
+			mac:       m.mac,
+			lastHeard: r.system.clock(),
+		})
 	}
 }
 
@@ -110,9 +118,15 @@ func (c *foreignMachines) placeFor(family int, m machine) (place *atomic.Pointer
 func (r *Responder) recordAnswer(e *tap, m message) {
 	c := r.foreignOn(e.link.Name)
 	family := e.proto.index
-	answering := machine{addr: m.claimed, mac: m.mac, lastHeard: r.system.clock(), hasAnswered: true}
+	answering := machine{
+		addr:        m.claimed,
+		mac:         m.mac,
+		lastHeard:   r.system.clock(),
+		hasAnswered: true,
+	}
 	for i := range c.heard[family] {
-		if known := c.heard[family][i].Load(); known != nil && known.isSame(answering) {
+		known := c.heard[family][i].Load()
+		if known != nil && known.isSame(answering) {
 			c.record(family, answering)
 		}
 	}
@@ -167,7 +181,8 @@ func (r *Responder) Networks() (subnets []netip.Prefix, gateways []netip.Addr) {
 
 		for _, p := range l.Prefixes {
 			subnet := p.Masked()
-			if !p.Addr().IsLinkLocalUnicast() && !p.IsSingleIP() && !slices.Contains(subnets, subnet) {
+			isSubnet := !p.Addr().IsLinkLocalUnicast() && !p.IsSingleIP()
+			if isSubnet && !slices.Contains(subnets, subnet) {
 				subnets = append(subnets, subnet)
 			}
 		}
@@ -197,8 +212,13 @@ func (r *Responder) Foreign(linkName string, n int) []lb.Question {
 	machines, others := r.machinesNear(r.foreignOn(linkName), 0, 1)
 	var out []lb.Question
 	for _, m := range append(machines, others...) {
-		out = append(out, lb.Question{Link: linkName, MAC: m.mac, Address: m.addr})
+		out = append(out, lb.Question{
+			Link:    linkName,
+			MAC:     m.mac,
+			Address: m.addr,
+		})
 	}
+
 	return out[:min(n, len(out))]
 }
 
@@ -208,8 +228,9 @@ func (r *Responder) machinesNear(c *foreignMachines, ofFamilies ...int) (machine
 	t := r.table.Load()
 	known := make(map[lb.MAC]bool)
 	add := func(m machine) {
+		isOwn := t.desired.Speakers[m.mac] || t.entries.Has(m.addr)
 		switch {
-		case !m.mac.IsUnicast() || t.desired.Speakers[m.mac] || t.entries.Has(m.addr):
+		case isOwn || !m.mac.IsUnicast():
 		case known[m.mac]:
 			others = append(others, m)
 		default:
@@ -218,9 +239,11 @@ func (r *Responder) machinesNear(c *foreignMachines, ofFamilies ...int) (machine
 		}
 	}
 
-	if gateways := c.gateways.Load(); gateways != nil {
+	gateways := c.gateways.Load()
+	if gateways != nil {
 		for _, g := range *gateways {
-			if slices.Contains(ofFamilies, familyIndex(lb.FamilyOf(g.Address))) {
+			family := familyIndex(lb.FamilyOf(g.Address))
+			if slices.Contains(ofFamilies, family) {
 				add(machine{addr: g.Address, mac: g.MAC})
 			}
 		}
@@ -247,7 +270,8 @@ func (r *Responder) machinesNear(c *foreignMachines, ofFamilies ...int) (machine
 func (c *foreignMachines) latest(family int, at time.Time) []*machine {
 	var out []*machine
 	for i := range c.heard[family] {
-		if m := c.heard[family][i].Load(); m != nil && at.Sub(m.lastHeard) < machineLifetime {
+		m := c.heard[family][i].Load()
+		if m != nil && at.Sub(m.lastHeard) < machineLifetime {
 			out = append(out, m)
 		}
 	}

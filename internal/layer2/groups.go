@@ -42,6 +42,7 @@ type groupKernel interface {
 	close()
 }
 
+// newGroups returns groups without memberships.
 func newGroups(log *slog.Logger, kernel groupKernel, repairs *atomic.Uint64) *groups {
 	g := &groups{
 		log:     log,
@@ -80,6 +81,7 @@ func (g *groups) run(ctx context.Context) {
 	}
 }
 
+// sync makes the memberships equal to the desired ones.
 func (g *groups) sync() {
 	desired := *g.desired.Load()
 	if len(desired) == 0 && len(g.joined) == 0 {
@@ -141,5 +143,6 @@ func (g *groups) logErrors(errors map[int]string) {
 			g.log.Warn("cannot join multicast groups", "link", index, "error", text)
 		}
 	}
+
 	g.errors = errors
 }

@@ -24,6 +24,7 @@ type groupSockets struct {
 
 var _ groupKernel = (*groupSockets)(nil)
 
+// request returns the membership as the kernel takes it.
 func (m groupMembership) request() *unix.IPv6Mreq {
 	return &unix.IPv6Mreq{Multiaddr: m.group.As16(), Interface: uint32(m.index)}
 }
@@ -35,7 +36,8 @@ func (s *groupSockets) join(m groupMembership) error {
 		return err
 	}
 
-	if err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, m.request()); err != nil {
+	err = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, m.request())
+	if err != nil {
 		return fmt.Errorf("join group: %w", err)
 	}
 
@@ -84,6 +86,7 @@ func (s *groupSockets) close() {
 	for fd := range s.sizes {
 		unix.Close(fd)
 	}
+
 	*s = groupSockets{}
 }
 

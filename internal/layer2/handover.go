@@ -2,8 +2,10 @@ package layer2
 
 import "net/netip"
 
-// Handing returns the addresses that this node answers for only because it has not heard their new owner yet.
-func (r *Responder) Handing() []netip.Addr { return r.table.Load().addressesIn(handingOver) }
+// HandingOver returns the addresses that this node answers for only because it has not heard their new owner yet.
+func (r *Responder) HandingOver() []netip.Addr {
+	return r.table.Load().addressesIn(handingOver)
+}
 
 // Offer makes this node answer for its addresses only until it hears another speaker that has them. It is for a caller
 // that has no plan for Set. It may overlap with Set, may be repeated, and holds until the next Set.
@@ -20,7 +22,9 @@ func (r *Responder) Offer() {
 }
 
 // Offered returns the addresses that this node answers for only because it has not heard another speaker that has them.
-func (r *Responder) Offered() []netip.Addr { return r.table.Load().addressesIn(offered) }
+func (r *Responder) Offered() []netip.Addr {
+	return r.table.Load().addressesIn(offered)
+}
 
 // Owns reports for each of the addresses whether this node owns it: it answers for the address with a valid lease, and
 // has announced it to all neighbours. leaves reports that the asking speaker leaves them to this node. Neighbours may
@@ -43,11 +47,12 @@ func (r *Responder) Owns(addrs []netip.Addr, leaves bool) []bool {
 	return owns
 }
 
-// Owned ends the handover of addresses that another speaker reports as its own.
-func (r *Responder) Owned(addrs []netip.Addr) {
+// EndHandovers ends the handover of addresses that another speaker reports as its own.
+func (r *Responder) EndHandovers(addrs []netip.Addr) {
 	t := r.table.Load()
 	for _, addr := range addrs {
-		if e := t.entries.Of(addr); e != nil {
+		e := t.entries.Of(addr)
+		if e != nil {
 			r.endHandover(e)
 		}
 	}

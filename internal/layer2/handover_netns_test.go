@@ -36,7 +36,7 @@ func TestNoQuestionIsLostInAMove(t *testing.T) {
 				from.Set(l.elsewhere())
 			}
 			l.answered(t, "once both know")
-			nstest.Until(t, within, "end of the handover", func() bool { return len(from.Handing()) == 0 })
+			nstest.Until(t, within, "end of the handover", func() bool { return len(from.HandingOver()) == 0 })
 			l.answered(t, "after the handover")
 			l.moved(t, from, to)
 			from, to = to, from
@@ -63,7 +63,7 @@ func TestMoveOnPrivateVLAN(t *testing.T) {
 					owned = append(owned, addrs[i])
 				}
 			}
-			from.Owned(owned)
+			from.EndHandovers(owned)
 		}
 		l.first.Set(l.here())
 		nstest.Until(t, within, "first answers", func() bool { return l.ask(t, v4) != "" && l.ask(t, v6) != "" })
@@ -71,7 +71,7 @@ func TestMoveOnPrivateVLAN(t *testing.T) {
 			loserFirst := move < 2
 			if loserFirst {
 				from.Set(l.elsewhere())
-				tell(from.Handing())
+				tell(from.HandingOver())
 			} else {
 				to.Set(l.here())
 			}
@@ -82,9 +82,9 @@ func TestMoveOnPrivateVLAN(t *testing.T) {
 				from.Set(l.elsewhere())
 			}
 			nstest.Until(t, within, "one owner", func() bool {
-				tell(from.Handing())
+				tell(from.HandingOver())
 				l.answered(t, "while both tell each other")
-				return len(from.Handing()) == 0
+				return len(from.HandingOver()) == 0
 			})
 			l.moved(t, from, to)
 			from, to = to, from
@@ -225,10 +225,10 @@ func TestKnock(t *testing.T) {
 		l.node.Output("nft", "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet "+
 			"f in tcp flags syn,ack drop")
 		for _, a := range []netip.Addr{v4, v6} {
-			for port, want := range map[uint16]Answer{80: Open, 81: Refused, 82: Silent, 83: Rejected} {
+			for port, want := range map[uint16]PortState{80: PortOpen, 81: PortRefuses, 82: PortUnanswered, 83: PortRejected} {
 				start := time.Now()
-				got, err := l.first.Knock(t.Context(), us, mac, netip.AddrPortFrom(a, port), time.Second)
-				if took := time.Since(start); err != nil || got != want || (took >= time.Second) != (want == Silent) {
+				got, err := l.first.ProbePort(t.Context(), us, mac, netip.AddrPortFrom(a, port), time.Second)
+				if took := time.Since(start); err != nil || got != want || (took >= time.Second) != (want == PortUnanswered) {
 					t.Errorf("%s port %d: %q, %v after %v", a, port, got, err, took)
 				}
 			}
@@ -236,7 +236,7 @@ func TestKnock(t *testing.T) {
 		nstest.Until(t, within, "no half-open connection", func() bool {
 			return l.far.Output("ss", "-Htn", "state", "syn-recv") == ""
 		})
-		if got, err := l.first.Knock(t.Context(), us, mac, netip.MustParseAddrPort("203.0.113.1:80"),
+		if got, err := l.first.ProbePort(t.Context(), us, mac, netip.MustParseAddrPort("203.0.113.1:80"),
 			time.Second); err == nil {
 			t.Errorf("beyond the subnet: %q", got)
 		}
@@ -263,10 +263,10 @@ func TestKnockParse(t *testing.T) {
 		elsewhere := netip.AddrPortFrom(to.Addr().Next(), 80)
 		for _, tt := range []struct {
 			frame []byte
-			want  Answer
+			want  PortState
 		}{
-			{reply(to, from, flagSYN|flagACK), Open},
-			{reply(to, from, flagRST|flagACK), Refused},
+			{reply(to, from, flagSYN|flagACK), PortOpen},
+			{reply(to, from, flagRST|flagACK), PortRefuses},
 			{reply(to, from, flagACK), ""},
 			{reply(to, from, flagSYN), ""},
 			{reply(elsewhere, from, flagSYN|flagACK), ""},

@@ -12,7 +12,7 @@ type job struct {
 	status *status
 }
 
-// purpose is what an item of an address is for.
+// purpose is the purpose of an item of an address.
 type purpose uint8
 
 const (
@@ -39,9 +39,9 @@ type item struct {
 	job
 	// step is the number of the step or defence, from 0.
 	step int
-	// notified is how many machines got this step by themselves, before all neighbours do.
+	// notified is the number of machines that got this step by themselves, before all neighbours do.
 	notified int
-	// start is when the job began, or the last defence.
+	// start is the time at which the job began, or the last defence.
 	start time.Time
 	// isProbed reports whether a probe found the address free.
 	isProbed bool
@@ -69,12 +69,21 @@ type itemHeap []*item
 
 var _ heap.Interface = (*itemHeap)(nil)
 
-func (q itemHeap) Len() int           { return len(q) }
-func (q itemHeap) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+// Len implements sort.Interface.
+func (q itemHeap) Len() int {
+	return len(q)
+}
 
+// Less implements sort.Interface.
+func (q itemHeap) Less(i, j int) bool {
+	return q[i].due.Before(q[j].due)
+}
+
+// Swap implements sort.Interface.
 func (q itemHeap) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
-	q[i].pos, q[j].pos = i, j
+	q[i].pos = i
+	q[j].pos = j
 }
 
 // Push implements heap.Interface.

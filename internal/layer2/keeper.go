@@ -39,6 +39,7 @@ type filters struct {
 	covers [protocolCount]addressCover
 }
 
+// newPortKeeper returns a portKeeper without ports.
 func newPortKeeper(r *Responder) *portKeeper {
 	return &portKeeper{
 		r:           r,
@@ -60,7 +61,8 @@ func (k *portKeeper) sync() {
 	k.dropPorts(wanted)
 	k.expireConflicts(k.r.system.clock())
 	for index, l := range wanted {
-		if p := k.ports[index]; p != nil {
+		p := k.ports[index]
+		if p != nil {
 			k.refresh(p, l)
 		} else {
 			k.open(l)
@@ -68,7 +70,8 @@ func (k *portKeeper) sync() {
 	}
 
 	k.publishRefusals(links)
-	if at := k.r.system.clock(); k.needsFilters(t, at) {
+	at := k.r.system.clock()
+	if k.needsFilters(t, at) {
 		k.setFilters(t, at)
 	}
 
@@ -94,10 +97,14 @@ func (k *portKeeper) wantedLinks(t *addressTable, links []lb.Interface) map[int]
 	wanted := make(map[int]lb.Interface)
 	for _, l := range links {
 		hasRefused := k.openErrors[l.Index] != ""
+		isNamed := t.linkUses[l.Name] > 0
 		switch {
-		case l.Usable(), l.CanAnnounce() && (t.linkUses[l.Name] > 0 || hasRefused):
+		case l.Usable():
 			wanted[l.Index] = l
-		case l.CanAnnounce():
+		case !l.CanAnnounce():
+		case isNamed || hasRefused:
+			wanted[l.Index] = l
+		default:
 			delete(k.limits, l.Name) // it works, but is not needed
 		}
 	}
@@ -147,7 +154,12 @@ func (k *portKeeper) refresh(p *linkPort, l lb.Interface) {
 	}
 
 	if old.MAC != l.MAC {
-		k.r.config.Log.Info("link has a new MAC", "link", l.Name, "mac", l.MAC, "was", old.MAC)
+		k.r.config.Log.Info(
+			"link has a new MAC",
+			"link", l.Name,
+			"mac", l.MAC,
+			"was", old.MAC,
+		)
 		k.r.counters.repairs[repairMAC].Add(1)
 		p.schedule = newSchedule(k.r.config.Timers, p.schedule.limit, k.r.system.random)
 	}
@@ -210,24 +222,41 @@ func (f *filters) cover(t *addressTable) bool {
 		coversAll = coversAll && f.covers[familyIndex(lb.FamilyOf(a))].has(a)
 	}
 
-	f.table.entries.Changes(t.entries, func(a netip.Addr, _, _ *tableEntry, _, _ bool) { check(a) })
-	f.table.desired.Owners.Changes(t.desired.Owners, func(a netip.Addr, _, _ string, _, _ bool) { check(a) })
+	f.table.entries.Changes(t.entries, func(a netip.Addr, _, _ *tableEntry, _, _ bool) {
+		check(a)
+	})
+
+	f.table.desired.Owners.Changes(t.desired.Owners, func(a netip.Addr, _, _ string, _, _ bool) {
+		check(a)
+	})
 
 	return coversAll
 }
 
 // setFilters sets the kernel's filters for the addresses of all nodes, before any of them is announced.
 func (k *portKeeper) setFilters(t *addressTable, at time.Time) {
-	k.filters = filters{table: t, setAt: at, covers: coversOf(t.desired.Owners.Keys(), t.entries.Keys())}
+	k.filters = filters{
+		table:  t,
+		setAt:  at,
+		covers: coversOf(t.desired.Owners.Keys(), t.entries.Keys()),
+	}
 	for i, proto := range k.r.protocols {
 		program := proto.filter(k.filters.covers[i])
 		for _, p := range k.ports {
-			if err := p.conns[i].SetFilter(program); err != nil && !p.hasFailed.Swap(true) {
-				// The old filter stays in force; a new socket gets the right one.
-				k.r.config.Log.Error("link cannot filter", "link", p.link.Load().Name, "error", err)
-				k.r.Kick()
+			err := p.conns[i].SetFilter(program)
+			if err != nil {
+				k.failFilter(p, err)
 			}
 		}
+	}
+}
+
+// failFilter makes Run open new sockets on a link whose filter cannot be set. The old filter stays in force until then.
+func (k *portKeeper) failFilter(p *linkPort, err error) {
+	hasFailedBefore := p.hasFailed.Swap(true)
+	if !hasFailedBefore {
+		k.r.config.Log.Error("link cannot filter", "link", p.link.Load().Name, "error", err)
+		k.r.Kick()
 	}
 }
 
@@ -279,10 +308,15 @@ const maxOthers = 64
 // without these a card or a switch passes no question for them.
 func (k *portKeeper) memberships(t *addressTable) map[groupMembership]bool {
 	groups := make(map[groupMembership]bool)
-	join := func(addr netip.Addr, index int) { groups[groupMembership{index, solicitedNode(addr).addr}] = true }
+	join := func(addr netip.Addr, index int) {
+		group := solicitedNode(addr).addr
+		groups[groupMembership{index, group}] = true
+	}
+
 	for index, p := range k.ports {
+		l := p.link.Load()
 		for addr := range t.entries.Keys() {
-			if addr.Is6() && t.entryOn(addr, &p.link.Load().Interface) != nil {
+			if addr.Is6() && t.entryOn(addr, &l.Interface) != nil {
 				join(addr, index)
 			}
 		}
@@ -319,7 +353,8 @@ func (k *portKeeper) reschedule(t *addressTable, addr netip.Addr, at time.Time) 
 		}
 
 		hasLink = true
-		p.schedule.setJob(addr, job{phase: e.phaseOn(l.Name), status: e.status}, at)
+		j := job{phase: e.phaseOn(l.Name), status: e.status}
+		p.schedule.setJob(addr, j, at)
 	}
 
 	delete(k.withoutLink, addr)
@@ -328,9 +363,11 @@ func (k *portKeeper) reschedule(t *addressTable, addr netip.Addr, at time.Time) 
 	}
 }
 
+// close closes all ports.
 func (k *portKeeper) close() {
 	for _, p := range k.ports {
 		p.close()
 	}
+
 	k.r.published.ports.Store(&map[int]*linkPort{})
 }

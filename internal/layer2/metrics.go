@@ -52,7 +52,9 @@ type counters struct {
 }
 
 // Describe implements prometheus.Collector.
-func (r *Responder) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
+func (r *Responder) Describe(ch chan<- *prometheus.Desc) {
+	prometheus.DescribeByCollect(r, ch)
+}
 
 // Collect implements prometheus.Collector.
 func (r *Responder) Collect(ch chan<- prometheus.Metric) {
@@ -60,15 +62,21 @@ func (r *Responder) Collect(ch chan<- prometheus.Metric) {
 	for i, proto := range r.protocols {
 		r.collectFrames(out, i, proto.name)
 	}
+
 	for i, proto := range r.protocols[:familyCount] {
 		r.collectMoves(out, i, proto.name)
 	}
+
 	r.collectAddresses(out)
 	r.collectRepairs(out)
 
 	for result, label := range [handoverResults]string{handoverHeard: "heard", handoverUnheard: "unheard"} {
-		out.count("handovers_total", "Addresses that this node left to another node, by whether it heard that node.",
-			&r.counters.handovers[result], "result", label)
+		out.count(
+			"handovers_total",
+			"Addresses that this node left to another node, by whether it heard that node.",
+			&r.counters.handovers[result],
+			"result", label,
+		)
 	}
 }
 
@@ -102,30 +110,57 @@ var sendLabels = [sendResults]string{sent: "sent", failed: "failed"}
 // collectFrames collects the results of the frames of a protocol, by its index.
 func (r *Responder) collectFrames(out metricSink, i int, family string) {
 	for result := range frameResults {
-		out.count("requests_total", "Frames received, by result.",
-			&r.counters.requests[i][result], "family", family, "result", result.String())
+		out.count(
+			"requests_total",
+			"Frames received, by result.",
+			&r.counters.requests[i][result],
+			"family", family,
+			"result", result.String(),
+		)
 	}
 
 	for result, label := range sendLabels {
-		out.count("answers_total", "Answers to requests.",
-			&r.counters.answers[i][result], "family", family, "result", label)
-		out.count("probes_total", "Questions whether another machine has an address.",
-			&r.counters.probes[i][result], "family", family, "result", label)
+		out.count(
+			"answers_total",
+			"Answers to requests.",
+			&r.counters.answers[i][result],
+			"family", family,
+			"result", label,
+		)
+		out.count(
+			"probes_total",
+			"Questions whether another machine has an address.",
+			&r.counters.probes[i][result],
+			"family", family,
+			"result", label,
+		)
 	}
 }
 
 // collectMoves collects the announcements, takeovers and conflicts of a family, by its index.
 func (r *Responder) collectMoves(out metricSink, i int, family string) {
 	for result, label := range sendLabels {
-		out.count("announcements_total", "Gratuitous ARP packets and unsolicited neighbor advertisements.",
-			&r.counters.announcements[i][result], "family", family, "result", label)
+		out.count(
+			"announcements_total",
+			"Gratuitous ARP packets and unsolicited neighbor advertisements.",
+			&r.counters.announcements[i][result],
+			"family", family,
+			"result", label,
+		)
 	}
 
-	out.count("takeovers_total", "Addresses that this node began to announce.",
-		&r.counters.takeovers[i], "family", family)
-	out.count("conflicts_total",
+	out.count(
+		"takeovers_total",
+		"Addresses that this node began to announce.",
+		&r.counters.takeovers[i],
+		"family", family,
+	)
+	out.count(
+		"conflicts_total",
 		"Claims of an address by other machines, and by speakers that answer for it for longer than a move takes.",
-		&r.counters.conflicts[i], "family", family)
+		&r.counters.conflicts[i],
+		"family", family,
+	)
 }
 
 // collectAddresses collects the numbers of addresses that are answered, and that are in conflict.
@@ -136,6 +171,7 @@ func (r *Responder) collectAddresses(out metricSink) {
 		if a.Answered {
 			answered[lb.FamilyOf(a.Address)]++
 		}
+
 		if len(a.Conflicts) > 0 {
 			conflicting[lb.FamilyOf(a.Address)]++
 		}
@@ -143,11 +179,18 @@ func (r *Responder) collectAddresses(out metricSink) {
 
 	for _, proto := range r.protocols[:familyCount] {
 		family := lb.Family(proto.name)
-		out.gauge("announced_addresses", "Addresses that are answered on at least one link.",
-			answered[family], "family", proto.name)
-		out.gauge("conflicting_addresses",
+		out.gauge(
+			"announced_addresses",
+			"Addresses that are answered on at least one link.",
+			answered[family],
+			"family", proto.name,
+		)
+		out.gauge(
+			"conflicting_addresses",
 			"Addresses that another machine claimed recently, or a speaker for longer than a move takes.",
-			conflicting[family], "family", proto.name)
+			conflicting[family],
+			"family", proto.name,
+		)
 	}
 }
 

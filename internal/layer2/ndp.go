@@ -27,6 +27,7 @@ const (
 	optionTarget = 2
 )
 
+// ndpProtocol returns the protocol of IPv6.
 func ndpProtocol() protocol {
 	return protocol{
 		index:     familyIndex(lb.IPv6),
@@ -187,7 +188,9 @@ func linkLayerAddress(options []byte, kind byte) (mac lb.MAC, result frameResult
 
 // checksum sums an ICMPv6 message with its pseudo header (RFC 8200 section 8.1). A sum of
 // 0 means that the checksum in the message is right. addrs are source and destination.
-func checksum(addrs, icmp []byte) uint16 { return sum(len(icmp)+unix.IPPROTO_ICMPV6, addrs, icmp) }
+func checksum(addrs, icmp []byte) uint16 {
+	return sum(len(icmp)+unix.IPPROTO_ICMPV6, addrs, icmp)
+}
 
 // sum is the Internet checksum of parts and a number (RFC 1071).
 func sum(start int, parts ...[]byte) uint16 {

@@ -11,26 +11,27 @@ import (
 // no harm: machines repeat their claims.
 const maxNotices = 4096
 
-// conflictAge is how long a conflict is shown after it was last seen. After such a silence of its machine, it names
-// another machine.
+// conflictAge is the time for which a conflict is shown after the last claim. After such a silence of its machine, it
+// names another machine.
 const conflictAge = time.Minute
 
-// lateAnswerTime is how long after a probe found an address free an answer shows that another machine had it before.
+// lateAnswerTime is the time after a successful probe in which an answer shows that another machine had the address
+// before.
 const lateAnswerTime = time.Second
 
 // moveTime exceeds the duration of a planned move: nodes plan it within a second of each other, and a former owner
 // that still answers announces nothing.
 const moveTime = 5 * time.Second
 
-// duplicateCheckInterval is how often an address in conflict is checked again, so that some answers may be lost before
-// the conflict counts as over.
+// duplicateCheckInterval is the time between two checks of an address in conflict, so short that some answers may be
+// lost before the conflict counts as over.
 const duplicateCheckInterval = conflictAge / 4
 
 // notice reports what another machine's frame means for an address of this node.
 type notice struct {
 	addr netip.Addr
 	mac  lb.MAC
-	// link is where the frame arrived.
+	// link is the name of the link at which the frame arrived.
 	link string
 	// isHandover reports that a speaker which answered for the address leaves it to this node. Otherwise a machine
 	// claims the address.
@@ -79,6 +80,7 @@ func (r *Responder) hasMAC(mac lb.MAC) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -90,7 +92,11 @@ func (r *Responder) checkQuestion(t *addressTable, e *tableEntry, l *portLink, m
 	case p == probing && m.isProbe() && !isSpeaker:
 		// Another machine wants the same address at the same time (RFC 5227 section
 		// 2.1.1, RFC 4862 section 5.4.3).
-		r.notify(notice{addr: m.target, mac: m.mac, link: l.Name})
+		r.notify(notice{
+			addr: m.target,
+			mac:  m.mac,
+			link: l.Name,
+		})
 		return claimed
 	case !p.answers():
 		return notOurs
@@ -182,6 +188,7 @@ func (k *portKeeper) portsOf(linkName string) (out []*linkPort) {
 			out = append(out, p)
 		}
 	}
+
 	return out
 }
 
@@ -206,8 +213,13 @@ func (k *portKeeper) recordConflict(e *tableEntry, n notice, p phase, at time.Ti
 	k.r.state.version.Add(1)
 	k.conflicts[n.addr] = e.status
 	if isNew {
-		k.r.config.Log.Warn("another machine claims an address of this node",
-			"address", n.addr, "mac", n.mac, "link", n.link, "phase", p)
+		k.r.config.Log.Warn(
+			"another machine claims an address of this node",
+			"address", n.addr,
+			"mac", n.mac,
+			"link", n.link,
+			"phase", p,
+		)
 		k.r.markChanged()
 	}
 }
@@ -227,8 +239,12 @@ func (k *portKeeper) expireConflicts(at time.Time) {
 			}
 
 			s.setConflict(c.Link)
-			k.r.config.Log.Info("no other machine claims the address any more",
-				"address", addr, "mac", c.MAC, "link", c.Link)
+			k.r.config.Log.Info(
+				"no other machine claims the address any more",
+				"address", addr,
+				"mac", c.MAC,
+				"link", c.Link,
+			)
 			k.r.markChanged()
 		}
 	}

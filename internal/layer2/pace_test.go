@@ -97,7 +97,7 @@ func TestPolicedNeighbour(t *testing.T) {
 			for owner := range tt.owners {
 				lan := newFakeLAN(eth0)
 				r := lan.responder()
-				r.system.random, r.config.Requests = randomBetween, tt.requests
+				r.system.random, r.config.AnnounceByRequest = randomBetween, tt.requests
 				r.config.Gateways = func(int) []lb.Neighbour { return gateways }
 				defer run(t, r)()
 				go func() {

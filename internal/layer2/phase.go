@@ -36,14 +36,22 @@ const (
 // String returns the word for the state page.
 func (p phase) String() string {
 	return [phases]string{
-		probing: "probing", conflicting: "conflicting", owned: "announced",
-		standingIn: "standing in", handingOver: "handing over", offered: "offered to others", released: "gone",
+		probing:     "probing",
+		conflicting: "conflicting",
+		owned:       "announced",
+		standingIn:  "standing in",
+		handingOver: "handing over",
+		offered:     "offered to others",
+		released:    "gone",
 	}[p]
 }
 
 // answers reports whether a question is answered in this phase.
 func (p phase) answers() bool {
-	return p == owned || p == standingIn || p == handingOver || p == offered
+	return p == owned ||
+		p == standingIn ||
+		p == handingOver ||
+		p == offered
 }
 
 // status is the changing state of an address while it is set. Set, Offer and the goroutine
@@ -52,8 +60,8 @@ type status struct {
 	phase atomic.Uint32
 	// conflicts, at most one on a link, are ordered by link.
 	conflicts atomic.Pointer[[]linkConflict]
-	// releasedAt is when this node released the address last, zero if it counts as new. Within reclaimTime it is
-	// probed once, without a wait: a machine that took it meanwhile answers within lateAnswerTime.
+	// releasedAt is the time at which this node released the address last, zero if it counts as new. Within reclaimTime
+	// it is probed once, without a wait: a machine that took it meanwhile answers within lateAnswerTime.
 	releasedAt time.Time
 	// isAnnounced reports whether the first announcement to all neighbours was sent, on every link.
 	isAnnounced atomic.Bool
@@ -68,6 +76,7 @@ type linkConflict struct {
 
 var noConflicts []linkConflict
 
+// newStatus returns a status in a phase, without conflicts.
 func newStatus(p phase) *status {
 	s := &status{}
 	s.phase.Store(uint32(p))
@@ -78,12 +87,16 @@ func newStatus(p phase) *status {
 // successor returns a new status of the same address, which stays silent on links where another machine had it first.
 func (s *status) successor(p phase) *status {
 	next := newStatus(p)
-	lost := slices.DeleteFunc(slices.Clone(*s.conflicts.Load()), func(c linkConflict) bool { return c.phase == owned })
+	isOwned := func(c linkConflict) bool { return c.phase == owned }
+	lost := slices.DeleteFunc(slices.Clone(*s.conflicts.Load()), isOwned)
 	next.conflicts.Store(&lost)
 	return next
 }
 
-func (s *status) current() phase { return phase(s.phase.Load()) }
+// current returns the present phase.
+func (s *status) current() phase {
+	return phase(s.phase.Load())
+}
 
 // isReclaimed reports whether this node gets the address back soon after it released it, without a conflict.
 func (s *status) isReclaimed(at time.Time) bool {
@@ -112,6 +125,7 @@ func (s *status) conflict(linkName string) (c linkConflict, found bool) {
 			return c, true
 		}
 	}
+
 	return linkConflict{}, false
 }
 

@@ -482,8 +482,8 @@ func TestHandover(t *testing.T) {
 			p.put(sentBy(otherMAC, claim4(ourMAC)))
 			p.put(sentBy(otherMAC, claim6(ourMAC)))
 		}, "v4 v6"},
-		{"the other speaker says that it has one", func(p *play) { p.Owned([]netip.Addr{v4, foreign4}) }, "v6"},
-		{"the other speaker says that it has both", func(p *play) { p.Owned([]netip.Addr{v4, v6}) }, ""},
+		{"the other speaker says that it has one", func(p *play) { p.EndHandovers([]netip.Addr{v4, foreign4}) }, "v6"},
+		{"the other speaker says that it has both", func(p *play) { p.EndHandovers([]netip.Addr{v4, v6}) }, ""},
 		{"set again", func(p *play) { p.Set(gone); p.Kick() }, "v4 v6"},
 		{"comes back", func(p *play) { p.put(claim4(askerMAC)); p.Set(ours) }, "v4 v6"},
 		{"is withdrawn", func(p *play) {
@@ -509,13 +509,13 @@ func TestHandoverIsQuiet(t *testing.T) {
 	runPlay(t, nil, func(p *play) {
 		p.settle(Desired{Announcements: announcing(ourAnnouncements[:1]), Speakers: speakers}, 3*time.Second)
 		p.Set(Desired{Yield: lb.SetOf(v4), Speakers: speakers})
-		if got := p.Handing(); !slices.Equal(got, []netip.Addr{v4}) {
+		if got := p.HandingOver(); !slices.Equal(got, []netip.Addr{v4}) {
 			t.Errorf("handed over: %v", got)
 		}
 		if got := sentFor(p.lan, 2*lingerTime); got != nil {
 			t.Errorf("meanwhile all neighbours get %v", got)
 		}
-		if got := p.Handing(); got != nil {
+		if got := p.HandingOver(); got != nil {
 			t.Errorf("handed over in the end: %v", got)
 		}
 	})
@@ -683,8 +683,9 @@ func TestSetAgain(t *testing.T) {
 		p.Set(left)
 		p.put(claim4(askerMAC))
 		p.expect("when the new owner of one is heard", "v6")
-		if p.Set(left); p.table.Load().entries.Len() != 1 || len(p.Handing()) != 1 {
-			t.Errorf("the table still has %d addresses, and %d are handed over", p.table.Load().entries.Len(), len(p.Handing()))
+		if p.Set(left); p.table.Load().entries.Len() != 1 || len(p.HandingOver()) != 1 {
+			t.Errorf("the table still has %d addresses, and %d are handed over",
+				p.table.Load().entries.Len(), len(p.HandingOver()))
 		}
 	})
 }

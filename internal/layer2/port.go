@@ -23,7 +23,7 @@ type linkPort struct {
 	link     atomic.Pointer[portLink]
 	conns    [protocolCount]frameConn
 	openedAt time.Time
-	// schedule is what to send, and resumeAt when the link may take more.
+	// schedule has the frames to send. The link may take no more of them before resumeAt.
 	schedule *schedule
 	resumeAt time.Time
 	// hasFailed reports whether a reader has stopped.
@@ -54,6 +54,7 @@ func (r *Responder) openPort(l lb.Interface, limit *rateLimit) (*linkPort, error
 	return p, nil
 }
 
+// setLink sets the link of the port.
 func (p *linkPort) setLink(l lb.Interface) {
 	p.link.Store(&portLink{Interface: l, foreignMachines: p.r.foreignOn(l.Name)})
 }
@@ -65,7 +66,8 @@ func (p *linkPort) close() {
 			continue
 		}
 
-		if err := conn.Close(); err != nil {
+		err := conn.Close()
+		if err != nil {
 			p.r.config.Log.Debug("close port", "link", p.link.Load().Name, "error", err)
 		}
 	}
@@ -88,7 +90,8 @@ func (p *linkPort) serve(proto protocol, conn frameConn) {
 		answer, result := p.answer(proto, frame[:n])
 		if result == answered {
 			sendResult := sent
-			if _, err := conn.Write(answer); err != nil {
+			_, err := conn.Write(answer)
+			if err != nil {
 				sendResult = failed
 				result = sendFailed
 			}
@@ -113,8 +116,9 @@ func (p *linkPort) answer(proto protocol, frame []byte) ([]byte, frameResult) {
 	}
 
 	t := p.r.table.Load()
-	if e := t.entryOn(m.claimed, &l.Interface); e != nil {
-		result = p.r.handleClaim(t, e, l, m)
+	claimedEntry := t.entryOn(m.claimed, &l.Interface)
+	if claimedEntry != nil {
+		result = p.r.handleClaim(t, claimedEntry, l, m)
 		// Announcements and answers have the address as sender address: not a question.
 		if !m.isQuestion() {
 			return nil, result
@@ -134,12 +138,14 @@ func (p *linkPort) answer(proto protocol, frame []byte) ([]byte, frameResult) {
 		return nil, notOurs
 	}
 
-	if result := p.r.checkQuestion(t, e, l, m); result != answered {
+	result = p.r.checkQuestion(t, e, l, m)
+	if result != answered {
 		return nil, result
 	}
 
 	p.r.recordAsker(t, l.foreignMachines, m, frame)
-	return proto.answer(&l.Interface, cmp.Or(e.mac, l.MAC), m), answered
+	mac := cmp.Or(e.mac, l.MAC)
+	return proto.answer(&l.Interface, mac, m), answered
 }
 
 // announce announces an address by one of the protocol's forms in turn, to one machine or, if that is nil, to all. It
@@ -148,14 +154,15 @@ func (p *linkPort) answer(proto protocol, frame []byte) ([]byte, frameResult) {
 func (p *linkPort) announce(addr netip.Addr, turn int, to *machine) (isDone bool) {
 	l := p.link.Load()
 	e := p.r.table.Load().entryOn(addr, &l.Interface)
-	if e == nil || e.phaseOn(l.Name) != owned || !p.r.lapses.isValid() {
+	isOwned := e != nil && e.phaseOn(l.Name) == owned
+	if !isOwned || !p.r.lapses.isValid() {
 		return true
 	}
 
 	family := familyIndex(lb.FamilyOf(addr))
 	proto := p.r.protocols[family]
 	frame := proto.announce(&l.Interface, addr, turn, to)
-	if to != nil && to.isGateway() && p.r.config.Requests {
+	if to != nil && to.isGateway() && p.r.config.AnnounceByRequest {
 		frame = proto.request(&l.Interface, addr, *to)
 	}
 
@@ -165,14 +172,17 @@ func (p *linkPort) announce(addr netip.Addr, turn int, to *machine) (isDone bool
 // machinesNear returns the machines that get announcements of an address by themselves: gateways, and machines that
 // asked recently.
 func (p *linkPort) machinesNear(addr netip.Addr) []machine {
-	machines, _ := p.r.machinesNear(p.link.Load().foreignMachines, familyIndex(lb.FamilyOf(addr)))
+	l := p.link.Load()
+	family := familyIndex(lb.FamilyOf(addr))
+	machines, _ := p.r.machinesNear(l.foreignMachines, family)
 	return machines
 }
 
 // probe asks whether any machine has an address. It reports false if the link takes nothing at present.
 func (p *linkPort) probe(addr netip.Addr) (isDone bool) {
 	family := familyIndex(lb.FamilyOf(addr))
-	frame := p.r.protocols[family].probe(&p.link.Load().Interface, addr)
+	l := p.link.Load()
+	frame := p.r.protocols[family].probe(&l.Interface, addr)
 	return p.send(family, &p.r.counters.probes[family], frame)
 }
 
@@ -181,7 +191,8 @@ func (p *linkPort) probe(addr netip.Addr) (isDone bool) {
 // move.
 func (p *linkPort) checkDuplicate(addr netip.Addr) (isDone bool) {
 	family := familyIndex(lb.FamilyOf(addr))
-	frame := p.r.protocols[family].question(&p.link.Load().Interface, lb.MAC{}, addr)
+	l := p.link.Load()
+	frame := p.r.protocols[family].question(&l.Interface, lb.MAC{}, addr)
 	return p.send(family, &p.r.counters.probes[family], frame)
 }
 

@@ -16,15 +16,15 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Answer is the answer to the request for a TCP connection.
-type Answer string
+// PortState is the state of a TCP port of another machine.
+type PortState string
 
-// The answers. A network that drops the request and a network that loses it look alike.
+// The states. A network that drops the request and a network that loses it look alike.
 const (
-	Open     Answer = "is open"
-	Refused  Answer = "refuses connections"
-	Rejected Answer = "is rejected by ICMP: no endpoint, or a firewall"
-	Silent   Answer = "does not answer: a filter drops it, or nothing is there"
+	PortOpen       PortState = "is open"
+	PortRefuses    PortState = "refuses connections"
+	PortRejected   PortState = "is rejected by ICMP: no endpoint, or a firewall"
+	PortUnanswered PortState = "does not answer: a filter drops it, or nothing is there"
 )
 
 // Flags of TCP, and the length of its header without options (RFC 9293 section 3.1).
@@ -33,41 +33,41 @@ const (
 	tcpLen                    = 20
 )
 
-// Knock asks a machine on a link for a connection to a TCP port, three times within the given time, and resets the
+// ProbePort asks a machine on a link for a connection to a TCP port, three times within the given time, and resets the
 // connection at once. It returns an error if it cannot ask.
 //
 // It makes the frames itself: this node's own kube-proxy would redirect what the kernel sends to the address of a
 // Service. So no connection of this node can have the same ports there.
-func (r *Responder) Knock(
+func (r *Responder) ProbePort(
 	ctx context.Context,
 	l lb.Interface,
 	mac lb.MAC,
 	to netip.AddrPort,
 	within time.Duration,
-) (Answer, error) {
-	isSource := func(p netip.Prefix) bool { return p.Contains(to.Addr()) && p.Addr() != to.Addr() }
-	i := slices.IndexFunc(l.Prefixes, isSource)
-	if i < 0 {
-		return "", fmt.Errorf("ask on link %s: it has no address in the subnet of %s", l.Name, to.Addr())
+) (PortState, error) {
+	from, err := sourceFor(l, to.Addr())
+	if err != nil {
+		return "", err
 	}
 
-	from := netip.AddrPortFrom(l.Prefixes[i].Addr(), uint16(1<<15+rand.N(1<<15)))
 	probe := newPortProbe(l, mac, from, to)
-	t, err := openTap(l, protocol{name: "TCP", etherType: probe.etherType}, probe.replyFilter())
+	tcp := protocol{name: "TCP", etherType: probe.etherType}
+	t, err := openTap(l, tcp, probe.replyFilter())
 	defer t.close()
 	if err != nil {
 		return "", fmt.Errorf("ask on link %s: %w", l.Name, err)
 	}
 
-	answer := Silent
+	answer := PortUnanswered
 	sequence := rand.Uint32()
-	err = t.askAll(ctx, probe.segment(sequence, flagSYN), within, func(frame []byte) (isEnough bool) {
+	request := probe.segment(sequence, flagSYN)
+	err = t.askAll(ctx, request, within, func(frame []byte) (isEnough bool) {
 		got := probe.parse(frame)
 		if got == "" {
 			return false
 		}
 
-		if got == Open {
+		if got == PortOpen {
 			// The kernel sends a reset too, unless a firewall takes the answer from it.
 			_ = t.send(probe.segment(sequence+1, flagRST))
 		}
@@ -77,6 +77,19 @@ func (r *Responder) Knock(
 	})
 
 	return answer, err
+}
+
+// sourceFor returns an address of a link in the subnet of another address, with a random port.
+func sourceFor(l lb.Interface, to netip.Addr) (netip.AddrPort, error) {
+	isSource := func(p netip.Prefix) bool { return p.Contains(to) && p.Addr() != to }
+	i := slices.IndexFunc(l.Prefixes, isSource)
+	if i < 0 {
+		return netip.AddrPort{}, fmt.Errorf("ask on link %s: it has no address in the subnet of %s", l.Name, to)
+	}
+
+	const firstPort = 1 << 15
+	port := firstPort + rand.N(firstPort)
+	return netip.AddrPortFrom(l.Prefixes[i].Addr(), uint16(port)), nil
 }
 
 // WhoHas asks all machines on a link for an address, three times within the given time, and returns the MACs that they
@@ -96,7 +109,8 @@ func (r *Responder) WhoHas(
 	}
 
 	macs := map[lb.MAC]bool{}
-	err = t.askAll(ctx, proto.question(&l, lb.MAC{}, addr), within, func(frame []byte) (isEnough bool) {
+	question := proto.question(&l, lb.MAC{}, addr)
+	err = t.askAll(ctx, question, within, func(frame []byte) (isEnough bool) {
 		m, result := proto.parse(frame, l.MAC)
 		if result == answered && m.isReply && m.claimed == addr {
 			macs[m.mac] = true
@@ -121,7 +135,8 @@ func (e *tap) askAll(
 			return fmt.Errorf("ask on link %s: it is down, or has no address of the family", e.link.Name)
 		}
 
-		for end := time.Now().Add(within / questionTimes); ctx.Err() == nil && time.Now().Before(end); {
+		end := time.Now().Add(within / questionTimes)
+		for ctx.Err() == nil && time.Now().Before(end) {
 			waitForFrame([]*tap{e}, time.Until(end))
 			isEnough := false
 			e.receive(func(frame []byte) { isEnough = isEnough || handle(frame) })
@@ -146,8 +161,14 @@ type portProbe struct {
 	offProtocol, ipLen int
 }
 
+// newPortProbe returns the request for a connection to a machine on a link.
 func newPortProbe(l lb.Interface, mac lb.MAC, from, to netip.AddrPort) *portProbe {
-	k := &portProbe{link: l, mac: mac, from: from, to: to}
+	k := &portProbe{
+		link: l,
+		mac:  mac,
+		from: from,
+		to:   to,
+	}
 	if to.Addr().Is6() {
 		k.etherType = unix.ETH_P_IPV6
 		k.icmpProtocol = unix.IPPROTO_ICMPV6
@@ -165,40 +186,53 @@ func newPortProbe(l lb.Interface, mac lb.MAC, from, to netip.AddrPort) *portProb
 }
 
 // portPair returns the two ports as a TCP header has them.
-func portPair(from, to netip.AddrPort) uint32 { return uint32(from.Port())<<16 | uint32(to.Port()) }
+func portPair(from, to netip.AddrPort) uint32 {
+	return uint32(from.Port())<<16 | uint32(to.Port())
+}
 
 // segment makes the frame of a TCP segment without data.
 func (k *portProbe) segment(sequence uint32, flags byte) []byte {
+	addrs := slices.Concat(k.from.Addr().AsSlice(), k.to.Addr().AsSlice())
 	tcp := binary.BigEndian.AppendUint32(nil, portPair(k.from, k.to))
 	tcp = binary.BigEndian.AppendUint32(tcp, sequence)
-	tcp = append(tcp, 0, 0, 0, 0, tcpLen/4<<4, flags, 0xff, 0xff, 0, 0, 0, 0)
-	addrs := slices.Concat(k.from.Addr().AsSlice(), k.to.Addr().AsSlice())
+	tcp = binary.BigEndian.AppendUint32(tcp, 0)                   // acknowledgement
+	tcp = append(tcp, tcpLen/4<<4, flags, 0xff, 0xff, 0, 0, 0, 0) // window, checksum and urgent pointer
 	binary.BigEndian.PutUint16(tcp[16:], sum(tcpLen+unix.IPPROTO_TCP, addrs, tcp))
 
-	ip := append([]byte{6 << 4, 0, 0, 0, 0, tcpLen, unix.IPPROTO_TCP, 64}, addrs...)
-	if k.etherType == unix.ETH_P_IP {
-		ip = append([]byte{4<<4 | 5, 0, 0, 20 + tcpLen, 0, 0, 1 << 6, 0, 64, unix.IPPROTO_TCP, 0, 0}, addrs...)
-		binary.BigEndian.PutUint16(ip[10:], sum(0, ip))
+	ethernet := ethernetHeader(k.mac, k.link.MAC, k.etherType)
+	return slices.Concat(ethernet, k.ipHeader(addrs), tcp)
+}
+
+// ipHeader makes the IP header of a TCP segment without data.
+func (k *portProbe) ipHeader(addrs []byte) []byte {
+	const hops = 64
+	if k.etherType == unix.ETH_P_IPV6 {
+		ip := []byte{6 << 4, 0, 0, 0, 0, tcpLen, unix.IPPROTO_TCP, hops}
+		return append(ip, addrs...)
 	}
 
-	return slices.Concat(ethernetHeader(k.mac, k.link.MAC, k.etherType), ip, tcp)
+	const dontFragment = 1 << 6
+	ip := []byte{4<<4 | 5, 0, 0, 20 + tcpLen, 0, 0, dontFragment, 0, hops, unix.IPPROTO_TCP, 0, 0}
+	ip = append(ip, addrs...)
+	binary.BigEndian.PutUint16(ip[10:], sum(0, ip))
+	return ip
 }
 
 // replyFilter makes the program that passes ICMP, and segments from the asked port to the asking one.
 func (k *portProbe) replyFilter() []bpf.Instruction {
 	return toUs(
 		bpf.LoadAbsolute{Off: uint32(k.offProtocol), Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(k.icmpProtocol), SkipTrue: 4},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_TCP, SkipTrue: 2},
+		skipIf(bpf.JumpEqual, uint32(k.icmpProtocol), 4),
+		skipIf(bpf.JumpNotEqual, unix.IPPROTO_TCP, 2),
 		bpf.LoadAbsolute{Off: uint32(ethernetLen + k.ipLen), Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: portPair(k.to, k.from), SkipTrue: 1},
+		skipIf(bpf.JumpEqual, portPair(k.to, k.from), 1),
 		bpf.RetConstant{Val: 0},
 		bpf.RetConstant{Val: maxFrame},
 	)
 }
 
 // parse reads an answer. It returns "" for other frames.
-func (k *portProbe) parse(frame []byte) Answer {
+func (k *portProbe) parse(frame []byte) PortState {
 	body := ethernetLen + k.ipLen
 	if len(frame) < body+tcpLen {
 		return ""
@@ -206,7 +240,7 @@ func (k *portProbe) parse(frame []byte) Answer {
 
 	if frame[k.offProtocol] == k.icmpProtocol {
 		if k.isUnreachable(frame, body) {
-			return Rejected
+			return PortRejected
 		}
 		return ""
 	}
@@ -220,9 +254,9 @@ func (k *portProbe) parse(frame []byte) Answer {
 	flags := frame[body+13]
 	switch {
 	case flags&flagRST != 0:
-		return Refused
+		return PortRefuses
 	case flags&(flagSYN|flagACK) == flagSYN|flagACK:
-		return Open
+		return PortOpen
 	}
 
 	return ""
@@ -249,5 +283,6 @@ func (k *portProbe) isUnreachable(frame []byte, body int) bool {
 
 // concerns reports whether an address is the asked one, and a TCP header has the two ports.
 func (k *portProbe) concerns(addr, tcp []byte, ports uint32) bool {
-	return slices.Equal(addr, k.to.Addr().AsSlice()) && binary.BigEndian.Uint32(tcp) == ports
+	isAsked := slices.Equal(addr, k.to.Addr().AsSlice())
+	return isAsked && binary.BigEndian.Uint32(tcp) == ports
 }

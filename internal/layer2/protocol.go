@@ -37,7 +37,9 @@ func (m message) isProbe() bool {
 }
 
 // isQuestion reports whether the message asks which machine has the target, and is no announcement of it.
-func (m message) isQuestion() bool { return m.target.IsValid() && m.target != m.claimed }
+func (m message) isQuestion() bool {
+	return m.target.IsValid() && m.target != m.claimed
+}
 
 // protocol has the differences between ARP, Neighbor Discovery and the echo.
 type protocol struct {
@@ -93,6 +95,7 @@ const (
 
 var broadcast = lb.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
+// ethernetHeader makes the header of a frame.
 func ethernetHeader(dst, src lb.MAC, etherType uint16) []byte {
 	return binary.BigEndian.AppendUint16(slices.Concat(dst[:], src[:]), etherType)
 }
@@ -129,7 +132,7 @@ func header(frame []byte, want uint16, own lb.MAC) ([]byte, frameResult) {
 func receivedBy(index int, program []bpf.Instruction) []bpf.Instruction {
 	return slices.Concat([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtInterfaceIndex},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(index), SkipTrue: 1},
+		skipIf(bpf.JumpEqual, uint32(index), 1),
 		bpf.RetConstant{Val: 0},
 	}, program)
 }
@@ -140,8 +143,8 @@ func receivedBy(index int, program []bpf.Instruction) []bpf.Instruction {
 func toUs(accept ...bpf.Instruction) []bpf.Instruction {
 	return slices.Concat([]bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PACKET_OTHERHOST, SkipTrue: 1},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PACKET_OUTGOING, SkipTrue: 1},
+		skipIf(bpf.JumpEqual, unix.PACKET_OTHERHOST, 1),
+		skipIf(bpf.JumpNotEqual, unix.PACKET_OUTGOING, 1),
 		bpf.RetConstant{Val: 0},
 	}, accept, []bpf.Instruction{bpf.RetConstant{Val: 0}})
 }

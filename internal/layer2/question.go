@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// questionTimes is how often a question is sent, questionInterval apart: one frame and
-	// one answer may be lost.
+	// questionTimes is the number of times that a question is sent, questionInterval apart: one frame and one answer
+	// may be lost.
 	questionTimes    = 3
 	questionInterval = 10 * time.Millisecond
 )
@@ -51,7 +51,7 @@ type inquiry struct {
 	speakers  map[lb.MAC]bool
 	questions map[lb.Question]*openQuestion
 	taps      []*tap
-	// times is how often each question is sent.
+	// times is the number of times that each question is sent.
 	times int
 }
 
@@ -105,7 +105,7 @@ func (r *Responder) newInquiry(questions []lb.Question) *inquiry {
 		open := &openQuestion{}
 		in.questions[q] = open
 		l, isKnown := links[q.Link]
-		if !isKnown || !l.CanAnnounce() || !q.MAC.IsUnicast() || q.MAC == l.MAC || !q.Address.IsValid() {
+		if !isKnown || !canAsk(q, l) {
 			continue
 		}
 
@@ -121,6 +121,12 @@ func (r *Responder) newInquiry(questions []lb.Question) *inquiry {
 	}
 
 	return in
+}
+
+// canAsk reports whether a question can be sent on a link.
+func canAsk(q lb.Question, l lb.Interface) bool {
+	isToMachine := q.MAC.IsUnicast() && q.MAC != l.MAC
+	return isToMachine && q.Address.IsValid() && l.CanAnnounce()
 }
 
 // tapOn returns the tap of a link and protocol, which it opens at the first call.
@@ -143,7 +149,8 @@ func (in *inquiry) tapOn(l lb.Interface, proto protocol) *tap {
 // run asks and listens until the time has passed, ctx ends, or nothing is left to wait for.
 func (in *inquiry) run(ctx context.Context, within time.Duration) {
 	times := 0
-	for spent := time.Duration(0); spent < within && ctx.Err() == nil && in.hasOpen(); {
+	spent := time.Duration(0)
+	for spent < within && ctx.Err() == nil && in.hasOpen() {
 		next := min(within, time.Duration(times)*questionInterval)
 		if times < in.times && spent >= next {
 			in.sendOpen()
@@ -173,6 +180,7 @@ func (in *inquiry) hasOpen() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -216,7 +224,12 @@ func (in *inquiry) countAnswer(e *tap, frame []byte) {
 	}
 
 	isEcho := m.nonce != 0
-	q := in.questions[lb.Question{Link: e.link.Name, MAC: m.mac, Address: m.claimed, Echo: isEcho}]
+	q := in.questions[lb.Question{
+		Link:    e.link.Name,
+		MAC:     m.mac,
+		Address: m.claimed,
+		Echo:    isEcho,
+	}]
 	if q == nil || isEcho && m.nonce != nonceOf(q.frame) {
 		return
 	}

@@ -2,7 +2,7 @@ package layer2
 
 import "time"
 
-// paceSlack is how much a link that is late may catch up.
+// paceSlack bounds the delay that a late link may catch up.
 const paceSlack = 10 * time.Millisecond
 
 // rateLimit tells how far a link is ahead of its rates. It outlives the link's port. Each field is the time at which
@@ -36,15 +36,18 @@ func (l *rateLimit) admitsAt(lane int, timers Timers) time.Time {
 
 // spend accounts for frames of a lane.
 func (l *rateLimit) spend(frames, lane int, timers Timers, at time.Time) {
-	l.frames = later(l.frames, at.Add(-paceSlack)).Add(timers.frames(frames))
+	earliest := at.Add(-paceSlack)
+	took := timers.frames(frames)
+	l.frames = later(l.frames, earliest).Add(took)
 	switch lane {
 	case defendLane:
-		l.defences = later(l.defences, at.Add(-paceSlack)).Add(2 * timers.frames(frames))
+		l.defences = later(l.defences, earliest).Add(2 * took)
 	case checkLane:
 		l.checks = later(l.checks, at).Add(time.Second / quietRate)
 	}
 }
 
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a

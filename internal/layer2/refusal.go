@@ -56,6 +56,7 @@ func (k *portKeeper) publishRefusals(links []lb.Interface) {
 	hasSameErrors := slices.EqualFunc(*before, refused, func(a, b refusedLink) bool {
 		return a.Name == b.Name && a.err == b.err
 	})
+
 	if !hasSameErrors {
 		k.r.config.Refused()
 	}

@@ -20,18 +20,18 @@ type Config struct {
 	// Gateways returns the default gateways that the kernel knows on a link, by its index.
 	Gateways func(index int) []lb.Neighbour
 	Timers   Timers
-	// Requests reports that gateways learn addresses from requests only.
-	Requests bool
+	// AnnounceByRequest reports whether gateways learn addresses from requests only.
+	AnnounceByRequest bool
 	// Lease reports whether the last Set is still valid. nil means always.
 	Lease Lease
-	// Hears reports whether this node hears another machine on its link of the heartbeats: see lb.Hearing. nil means
-	// that this node does not know, and answers no such question.
-	Hears func() bool
+	// ReceivesHeartbeats reports whether this node hears another machine on its link of the heartbeats: see lb.Hearing.
+	// nil means that this node does not know, and answers no such question.
+	ReceivesHeartbeats func() bool
 	// Changed is called after a change of State, and Refused after a change of the result of Refused.
 	Changed, Refused func()
 }
 
-// system is what a Responder uses of the machine. Tests replace it.
+// system holds the functions of the machine that a Responder uses. Tests replace it.
 type system struct {
 	clock func() time.Time
 	// random chooses a duration from low to high.
@@ -41,7 +41,7 @@ type system struct {
 	groups groupKernel
 }
 
-// published is what the goroutine of Run shows to other goroutines.
+// published is the state that the goroutine of Run shows to other goroutines.
 type published struct {
 	ports atomic.Pointer[map[int]*linkPort]
 	// refusals are the links whose sockets cannot be opened.
@@ -83,9 +83,15 @@ func New(c Config) *Responder {
 
 // realSystem returns the clock, the random numbers and the sockets of this machine.
 func realSystem() system {
-	return system{clock: time.Now, random: randomBetween, listen: listen, groups: &groupSockets{}}
+	return system{
+		clock:  time.Now,
+		random: randomBetween,
+		listen: listen,
+		groups: &groupSockets{},
+	}
 }
 
+// newResponder returns a Responder that uses these functions of the machine.
 func newResponder(c Config, s system) *Responder {
 	c.Timers = c.Timers.withDefaults()
 	r := &Responder{
@@ -99,7 +105,13 @@ func newResponder(c Config, s system) *Responder {
 
 	r.protocols = [protocolCount]protocol{arpProtocol(), ndpProtocol(), r.echo.protocol()}
 	r.groups = newGroups(c.Log, s.groups, &r.counters.repairs[repairGroup])
-	r.table.Store(newTable(Desired{}, Desired{}, &addressTable{}, false, time.Time{}))
+	r.table.Store(newTable(
+		Desired{},
+		Desired{},
+		&addressTable{},
+		false,
+		time.Time{},
+	))
 	r.published.ports.Store(&map[int]*linkPort{})
 	r.published.refusals.Store(&[]refusedLink{})
 
@@ -114,11 +126,12 @@ func (r *Responder) Set(d Desired) {
 	next := newTable(d, before, old, r.lapses.takeLapse(), r.system.clock())
 	r.desired = d
 
-	hasSameSpeakers := lb.SameMap(d.Speakers, before.Speakers) || maps.Equal(d.Speakers, before.Speakers)
+	sameSpeakers := lb.SameMap(d.Speakers, before.Speakers) || maps.Equal(d.Speakers, before.Speakers)
+	sameOwners := d.Owners.Same(before.Owners)
 	switch {
 	case !next.entries.Same(old.entries):
 		r.replaceTable(next, old)
-	case !hasSameSpeakers || !d.Owners.Same(before.Owners):
+	case !sameSpeakers || !sameOwners:
 		r.table.Store(next)
 	}
 
@@ -133,7 +146,12 @@ func (r *Responder) replaceTable(next, old *addressTable) {
 		r.published.isAnnouncing.Store(true)
 	}
 
-	r.config.Log.Info("announcements changed", "addresses", next.entries.Len(), "added", added, "removed", removed)
+	r.config.Log.Info(
+		"announcements changed",
+		"addresses", next.entries.Len(),
+		"added", added,
+		"removed", removed,
+	)
 }
 
 // countChanges returns the numbers of added and removed addresses. It counts a takeover for each address that is
@@ -159,14 +177,20 @@ func (r *Responder) countChanges(next, old *addressTable) (added, removed int) {
 }
 
 // SetKeys replaces the keys of the echo. All are accepted, and frames are sent with the first.
-func (r *Responder) SetKeys(keys [][]byte) { r.echo.setKeys(keys) }
+func (r *Responder) SetKeys(keys [][]byte) {
+	r.echo.setKeys(keys)
+}
 
 // Announcing reports whether owned addresses are still to be announced for the first time: work that can wait should
 // not compete with that.
-func (r *Responder) Announcing() bool { return r.published.isAnnouncing.Load() }
+func (r *Responder) Announcing() bool {
+	return r.published.isAnnouncing.Load()
+}
 
 // Kick makes Run read the links again. It never blocks.
-func (r *Responder) Kick() { r.wake.Kick() }
+func (r *Responder) Kick() {
+	r.wake.Kick()
+}
 
 // markChanged reports a change of State.
 func (r *Responder) markChanged() {

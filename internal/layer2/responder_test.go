@@ -234,7 +234,7 @@ func TestDrainedThenPoweredOff(t *testing.T) {
 		owner.Set(Desired{Announcements: announcing(moved), Speakers: speakers})
 		former.Set(Desired{Yield: lb.SetOf(yield...), Speakers: speakers})
 		for turns := 0; ; turns++ {
-			left := former.Handing()
+			left := former.HandingOver()
 			if len(left) == 0 {
 				t.Logf("handed over after %v", time.Duration(turns)*every)
 				break
@@ -246,7 +246,7 @@ func TestDrainedThenPoweredOff(t *testing.T) {
 					owned = append(owned, left[i])
 				}
 			}
-			former.Owned(owned)
+			former.EndHandovers(owned)
 			time.Sleep(every)
 		}
 		known := make(map[netip.Addr]bool, addresses)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// refreshBatch is how long a later announcement and a duplicate check wait for others, so that a thousand addresses
-// wake this process, and all others on the link, five times a second.
+// refreshBatch is the time for which a later announcement and a duplicate check wait for others, so that a thousand
+// addresses wake this process, and all others on the link, five times a second.
 const refreshBatch = 200 * time.Millisecond
 
 // repeatBatch is the time between two moments at which announcements of new addresses are repeated.
@@ -25,22 +25,29 @@ type schedule struct {
 	announcedCount int
 	// repeatOrigin is one of the moments at which announcements are repeated, zero before the first repetition.
 	repeatOrigin time.Time
-	// sparseTimes are every second of AnnounceTimes, for an address that a probe found free: few neighbours have a stale
-	// entry for it. That is still more often than RFC 5227 section 2.3 asks for, and for as long as a switch may block a
-	// port at its start.
+	// sparseTimes are every second of AnnounceTimes, for an address that a probe found free: few neighbours have a
+	// stale entry for it. That is still more often than RFC 5227 section 2.3 asks for, and for as long as a switch may
+	// block a port at its start.
 	sparseTimes []time.Duration
 	// random chooses a duration from low to high.
 	random func(low, high time.Duration) time.Duration
 }
 
+// newSchedule returns a schedule without items.
 func newSchedule(timers Timers, limit *rateLimit, random func(low, high time.Duration) time.Duration) *schedule {
-	s := &schedule{timers: timers, limit: limit, items: make(map[itemKey]*item), random: random}
+	s := &schedule{
+		timers: timers,
+		limit:  limit,
+		items:  make(map[itemKey]*item),
+		random: random,
+	}
 	for i := 0; i < len(timers.AnnounceTimes); i += 2 {
 		s.sparseTimes = append(s.sparseTimes, timers.AnnounceTimes[i])
 	}
 	return s
 }
 
+// randomBetween returns a random duration from low to high.
 func randomBetween(low, high time.Duration) time.Duration {
 	return low + rand.N(max(high-low, 0)+1)
 }
@@ -56,7 +63,8 @@ func (s *schedule) setJob(addr netip.Addr, j job, at time.Time) {
 // repeatAgain begins the repetitions of an announcement again, at once, but not sooner than the first repetition.
 func (s *schedule) repeatAgain(addr netip.Addr, at time.Time) {
 	it := s.items[itemKey{addr, steps}]
-	if it == nil || it.phase != owned || it.step == 0 || at.Sub(it.start) < s.timers.AnnounceTimes[1] {
+	isAnnounced := it != nil && it.phase == owned && it.step > 0
+	if !isAnnounced || at.Sub(it.start) < s.timers.AnnounceTimes[1] {
 		return
 	}
 
@@ -96,7 +104,10 @@ func (s *schedule) defend(addr netip.Addr, at time.Time) {
 // probe may still come.
 func (s *schedule) isRecentlyProbed(addr netip.Addr, at time.Time) bool {
 	it := s.items[itemKey{addr, steps}]
-	return it != nil && it.phase == owned && it.isProbed && at.Sub(it.start) < lateAnswerTime
+	return it != nil &&
+		it.phase == owned &&
+		it.isProbed &&
+		at.Sub(it.start) < lateAnswerTime
 }
 
 // checkDuplicate schedules a duplicate check of an owned address, for due at the earliest.
@@ -112,7 +123,12 @@ func (s *schedule) checkDuplicate(addr netip.Addr, due time.Time) {
 func (s *schedule) enqueueExtra(k itemKey, j job, lane int, due time.Time, interval time.Duration) {
 	it := s.items[k]
 	if it == nil {
-		it = &item{itemKey: k, job: j, lane: lane, pos: -1}
+		it = &item{
+			itemKey: k,
+			job:     j,
+			lane:    lane,
+			pos:     -1,
+		}
 		s.items[k] = it
 	}
 
@@ -127,9 +143,15 @@ func (s *schedule) enqueueExtra(k itemKey, j job, lane int, due time.Time, inter
 	heap.Push(&s.queues[it.lane], it)
 }
 
+// startJob replaces the items of an address by a job from its beginning.
 func (s *schedule) startJob(addr netip.Addr, j job, at time.Time) {
-	it := &item{itemKey: itemKey{addr, steps}, job: j, start: at}
-	if before := s.items[it.itemKey]; before != nil {
+	it := &item{
+		itemKey: itemKey{addr, steps},
+		job:     j,
+		start:   at,
+	}
+	before := s.items[it.itemKey]
+	if before != nil {
 		it.isProbed = before.phase == probing
 	}
 
@@ -166,6 +188,7 @@ func (s *schedule) nextDue(at time.Time) *item {
 			return q[0]
 		}
 	}
+
 	return nil
 }
 
@@ -181,11 +204,14 @@ func (s *schedule) opensAt(lane int) time.Time {
 
 // hasRoom reports whether all waiting first announcements fit into half of the burst.
 func (s *schedule) hasRoom(at time.Time) bool {
-	return s.limit.frames.Sub(at) < s.timers.frames(burst/2-len(s.queues[firstLane]))
+	room := burst/2 - len(s.queues[firstLane])
+	return s.limit.frames.Sub(at) < s.timers.frames(room)
 }
 
 // spend accounts for frames on the link.
-func (s *schedule) spend(frames, lane int, at time.Time) { s.limit.spend(frames, lane, s.timers, at) }
+func (s *schedule) spend(frames, lane int, at time.Time) {
+	s.limit.spend(frames, lane, s.timers, at)
+}
 
 // complete schedules the step of an item that follows the present one. A defence waits for another claim, and a
 // duplicate check is removed.
@@ -199,6 +225,7 @@ func (s *schedule) complete(it *item, at time.Time) {
 		if it.step == 1 || at.Sub(base) > paceSlack {
 			base = at
 		}
+
 		s.enqueue(it, base)
 	case duplicateCheck: // the next one need not keep a distance
 		delete(s.items, it.itemKey)
@@ -225,7 +252,8 @@ func (s *schedule) phaseTimes(it *item, at time.Time) (times []time.Duration, en
 // their distance if the rate limit delays one of them. Late timers do not add up, since a Service waits for the end.
 func (s *schedule) enqueue(it *item, base time.Time) {
 	times, end := s.phaseTimes(it, base)
-	it.lane, it.pos = repeatLane, -1
+	it.lane = repeatLane
+	it.pos = -1
 	var last time.Duration
 	if it.step > 0 && it.step <= len(times) {
 		last = times[it.step-1]
@@ -270,6 +298,7 @@ func (s *schedule) alignRepeat(at time.Time) time.Time {
 	return at.Add((repeatBatch - at.Sub(s.repeatOrigin)%repeatBatch) % repeatBatch)
 }
 
+// dequeue removes an item from its queue, if it is in one.
 func (s *schedule) dequeue(it *item) {
 	if it.pos >= 0 {
 		heap.Remove(&s.queues[it.lane], it.pos)

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// lapseInterval is how often a lapsed lease is checked.
+// lapseInterval is the time between two checks of a lapsed lease.
 const lapseInterval = 5 * time.Millisecond
 
 // sendDue does the due tasks, a few on each link at a time, and returns how long to pause.
@@ -30,7 +30,8 @@ func (k *portKeeper) sendDue() time.Duration {
 
 	wait := never
 	for _, p := range k.ports {
-		wait = min(wait, max(p.schedule.untilNext(at), p.resumeAt.Sub(at)))
+		next := max(p.schedule.untilNext(at), p.resumeAt.Sub(at))
+		wait = min(wait, next)
 	}
 
 	return max(wait, 0)
@@ -56,6 +57,7 @@ func (k *portKeeper) sendDueOn(p *linkPort, at time.Time) (hasNewOwned bool) {
 				if k.endPhase(p, it, at) {
 					hasNewOwned = true
 				}
+
 				continue
 			}
 
@@ -89,7 +91,8 @@ func (k *portKeeper) sendNext(p *linkPort, it *item, at time.Time) bool {
 	case defence:
 		k.r.counters.repairs[repairConflict].Add(1)
 	case duplicateCheck:
-		if _, hasConflict := it.status.conflict(p.link.Load().Name); hasConflict {
+		_, hasConflict := it.status.conflict(p.link.Load().Name)
+		if hasConflict {
 			s.checkDuplicate(it.addr, at.Add(duplicateCheckInterval))
 		}
 	}
@@ -117,12 +120,16 @@ func (k *portKeeper) markAnnounced(it *item) {
 // that counts. It is nil for all neighbours. Gateways that learn from requests only get one before each repetition. A
 // single machine gets half of the rate at most.
 func (p *linkPort) nextRecipient(it *item, at time.Time) (to *machine, frames int) {
+	isAnnouncement := it.phase == owned && it.purpose == steps
 	var machines []machine
 	switch {
-	case it.purpose == directDefence, it.lane == firstLane && p.schedule.hasRoom(at):
+	case it.purpose == directDefence:
 		machines = p.machinesNear(it.addr)
-	case p.r.config.Requests && it.phase == owned && it.purpose == steps && it.lane != firstLane:
-		machines = slices.DeleteFunc(p.machinesNear(it.addr), func(m machine) bool { return !m.isGateway() })
+	case it.lane == firstLane && p.schedule.hasRoom(at):
+		machines = p.machinesNear(it.addr)
+	case isAnnouncement && it.lane != firstLane && p.r.config.AnnounceByRequest:
+		isHost := func(m machine) bool { return !m.isGateway() }
+		machines = slices.DeleteFunc(p.machinesNear(it.addr), isHost)
 	}
 
 	switch {
@@ -170,15 +177,21 @@ func (k *portKeeper) endPhase(p *linkPort, it *item, at time.Time) (isOwned bool
 			k.r.counters.takeovers[familyIndex(lb.FamilyOf(it.addr))].Add(1)
 		}
 	case conflicting:
-		if c, found := it.status.conflict(linkName); found {
+		c, found := it.status.conflict(linkName)
+		if found {
 			c.phase = probing
 			it.status.setConflict(linkName, c)
 		}
 	case handingOver:
 		if it.status.transition(handingOver, released) {
 			k.r.counters.handovers[handoverUnheard].Add(1)
-			k.r.config.Log.Warn("address released although no new owner was heard",
-				"address", it.addr, "after", lingerTime)
+			k.r.config.Log.Warn(
+				"address released although no new owner was heard",
+				"address",
+				it.addr,
+				"after",
+				lingerTime,
+			)
 		}
 	}
 
@@ -195,5 +208,6 @@ func (k *portKeeper) announcing() bool {
 			return true
 		}
 	}
+
 	return false
 }

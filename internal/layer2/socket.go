@@ -26,7 +26,11 @@ type socket struct {
 // open opens a socket for frames that pass the program. If that fails, the socket has the descriptor -1.
 func open(l lb.Interface, p protocol, program []bpf.Instruction) (socket, error) {
 	fail := func(err error) (socket, error) {
-		return socket{link: l, proto: p, fd: -1}, fmt.Errorf("open %s socket on %s: %w", p.name, l.Name, err)
+		return socket{
+			link:  l,
+			proto: p,
+			fd:    -1,
+		}, fmt.Errorf("open %s socket on %s: %w", p.name, l.Name, err)
 	}
 
 	// Protocol 0 receives nothing (packet(7)) until the filter is set.
@@ -35,7 +39,11 @@ func open(l lb.Interface, p protocol, program []bpf.Instruction) (socket, error)
 		return fail(err)
 	}
 
-	s := socket{link: l, proto: p, fd: fd}
+	s := socket{
+		link:  l,
+		proto: p,
+		fd:    fd,
+	}
 	if err := s.SetFilter(program); err != nil {
 		return fail(errors.Join(err, unix.Close(fd)))
 	}
@@ -46,7 +54,8 @@ func open(l lb.Interface, p protocol, program []bpf.Instruction) (socket, error)
 	}
 
 	bigEndian := p.etherType<<8 | p.etherType>>8
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: l.Index}); err != nil {
+	err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: l.Index})
+	if err != nil {
 		return fail(errors.Join(err, unix.Close(fd)))
 	}
 
@@ -114,7 +123,8 @@ const writeTimeout = 50 * time.Millisecond
 
 // Write sends one frame to the destination in its header.
 func (w polledSocket) Write(frame []byte) (int, error) {
-	if err := w.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+	err := w.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if err != nil {
 		return 0, err
 	}
 	return w.File.Write(frame)
@@ -128,7 +138,7 @@ type tap struct {
 	hasFailed bool
 }
 
-// tapBatch is how many frames are read at once, so that a flood does not block the caller.
+// tapBatch bounds the frames that are read at once, so that a flood does not block the caller.
 const tapBatch = 4096
 
 // openTap opens a tap for frames that pass the program. If that fails the tap has hasFailed set.
@@ -166,6 +176,7 @@ func (e *tap) receive(handle func(frame []byte)) {
 	}
 }
 
+// close closes the socket.
 func (e *tap) close() {
 	if e.fd >= 0 {
 		rt.CloseFile(e.fd)

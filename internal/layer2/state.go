@@ -44,7 +44,8 @@ func (r *Responder) State() lb.Layer2 {
 		refusals: r.published.refusals.Load(),
 	}
 
-	if last := r.state.last.Load(); last != nil && last.inputs == in {
+	last := r.state.last.Load()
+	if last != nil && last.inputs == in {
 		return last.state
 	}
 
@@ -98,7 +99,8 @@ func (in stateInputs) addressState(
 
 		hasLink = true
 		usedLinks[l.Name] = true
-		if c, found := e.conflict(l.Name); !found || c.phase == owned {
+		c, found := e.conflict(l.Name)
+		if !found || c.phase == owned {
 			a.Links = append(a.Links, l.Name)
 		}
 	}

@@ -28,12 +28,13 @@ type Desired struct {
 // addressTable is the desired set, prepared for lookups. It is immutable, so readers need no
 // lock; only the status of an address changes.
 type addressTable struct {
-	// desired is what the table was made of.
+	// desired is the set of which the table was made.
 	desired Desired
 	entries lb.Map[netip.Addr, *tableEntry]
 	// linkUses counts the addresses that name each link.
 	linkUses map[string]int
-	// releasedAt is when addresses were released that no other machine took since, as far as this node knows.
+	// releasedAt are the times at which addresses were released that no other machine took since, as far as this node
+	// knows.
 	releasedAt map[netip.Addr]time.Time
 	// handovers are the addresses that are answered only until their new owner is heard.
 	handovers []netip.Addr
@@ -41,8 +42,8 @@ type addressTable struct {
 	isOffered atomic.Bool
 }
 
-// reclaimTime is how long a released address counts as free when this node gets it back, for example because its
-// Service had no endpoint for a moment.
+// reclaimTime is the time for which a released address counts as free when this node gets it back, for example because
+// its Service had no endpoint for a moment.
 const reclaimTime = time.Minute
 
 // tableEntry is one address.
@@ -54,8 +55,14 @@ type tableEntry struct {
 	*status
 }
 
-// newTable makes a table of the old one with the addresses that differ between before and d. Statuses continue, except
-// after a lapse of the lease: then all owned addresses start from the beginning.
+// isSame reports whether two entries of an address are the same.
+func (e *tableEntry) isSame(other *tableEntry) bool {
+	return e.status == other.status && e.mac == other.mac && slices.Equal(e.links, other.links)
+}
+
+// newTable returns the table of a desired set. It takes the entries of the old table for addresses that do not differ
+// between before and d. Statuses continue, except after a lapse of the lease: then all owned addresses start from the
+// beginning.
 func newTable(d, before Desired, old *addressTable, lapsed bool, at time.Time) *addressTable {
 	t := &addressTable{
 		desired:    d,
@@ -70,13 +77,13 @@ func newTable(d, before Desired, old *addressTable, lapsed bool, at time.Time) *
 		return e, e != nil
 	})
 
-	old.entries.Changes(t.entries, func(addr netip.Addr, before, e *tableEntry, existed, exists bool) {
+	old.entries.Changes(t.entries, func(_ netip.Addr, oldEntry, newEntry *tableEntry, existed, exists bool) {
 		if existed {
-			t.countLinks(before.links, -1)
+			t.countLinks(oldEntry.links, -1)
 		}
 
 		if exists {
-			t.countLinks(e.links, 1)
+			t.countLinks(newEntry.links, 1)
 		}
 	})
 
@@ -117,7 +124,11 @@ func (t *addressTable) newEntry(addr netip.Addr, old *addressTable, lapsed bool)
 	// It was answered here and belongs to another node.
 	switch before.current() {
 	case owned, standingIn, offered:
-		before = &tableEntry{links: before.links, mac: before.mac, status: before.successor(handingOver)}
+		before = &tableEntry{
+			links:  before.links,
+			mac:    before.mac,
+			status: before.successor(handingOver),
+		}
 	case handingOver:
 	default:
 		return nil
@@ -135,9 +146,13 @@ func (t *addressTable) announcedEntry(
 	lapsed bool,
 ) *tableEntry {
 	links := slices.Compact(slices.Sorted(slices.Values(a.Links)))
-	e := &tableEntry{links: links, mac: a.MAC, status: old.nextStatus(addr, *a, lapsed)}
+	e := &tableEntry{
+		links:  links,
+		mac:    a.MAC,
+		status: old.nextStatus(addr, *a, lapsed),
+	}
 	before := old.entries.Of(addr)
-	if before != nil && before.status == e.status && before.mac == e.mac && slices.Equal(before.links, e.links) {
+	if before != nil && before.isSame(e) {
 		return before
 	}
 
@@ -171,15 +186,17 @@ func (t *addressTable) nextStatus(addr netip.Addr, a lb.Announcement, lapsed boo
 		return s
 	}
 
-	switch p := e.current(); {
+	p := e.current()
+	wasLeft := p == handingOver || p == offered || p == released
+	switch {
 	case (p == standingIn) != (first == standingIn):
 		return newStatus(first)
 	case p == owned && lapsed:
 		return e.successor(owned)
-	case (p == handingOver || p == offered || p == released) && first == probing:
+	case wasLeft && first == probing:
 		// It was announced, and comes back.
 		return e.successor(owned)
-	case p == handingOver || p == offered || p == released:
+	case wasLeft:
 		return e.successor(first)
 	}
 
@@ -197,7 +214,8 @@ func (t *addressTable) recordReleases(old *addressTable, at time.Time) {
 
 	for _, addr := range old.entries.Beyond(t.entries) {
 		e := old.entries.Of(addr)
-		if isFree(addr) && e.current() == owned && len(*e.conflicts.Load()) == 0 {
+		hasConflicts := len(*e.conflicts.Load()) > 0
+		if isFree(addr) && e.current() == owned && !hasConflicts {
 			t.releasedAt[addr] = at
 		}
 	}

@@ -5,57 +5,54 @@ import (
 	"time"
 )
 
-// Timers of a Responder; a zero field means the default.
+// Timers are the times of a Responder. A zero field means the default.
 type Timers struct {
-	// AnnounceTimes are when an address is announced, at the earliest, after it was first announced on a
-	// link. That is more often than ANNOUNCE_NUM and ANNOUNCE_INTERVAL (RFC
-	// 5227 section 1.1: twice, 2 s apart) and MAX_NEIGHBOR_ADVERTISEMENT and
-	// RetransTimer (RFC 4861 section 10: 3, 1 s apart): a neighbour that misses
-	// them sends to the node that had the address before. The two forms of ARP
-	// take turns.
+	// AnnounceTimes are the earliest times of announcements of an address, since its first announcement on a link. They
+	// are more than by ANNOUNCE_NUM and ANNOUNCE_INTERVAL (RFC 5227 section 1.1: twice, 2 s apart) and by
+	// MAX_NEIGHBOR_ADVERTISEMENT and RetransTimer (RFC 4861 section 10: 3, 1 s apart): a neighbour that misses them
+	// sends to the node that had the address before. The two forms of ARP alternate.
 	AnnounceTimes []time.Duration
-	// RefreshMin and RefreshMax bound the random time between later announcements, so
-	// that addresses do not stay in step. These repair the tables of a switch that aged
-	// the MAC out, and of a neighbour that a forged claim deceived. Many addresses are announced less often.
+	// RefreshMin and RefreshMax bound the random time between later announcements, so that addresses do not stay in
+	// step. They repair the tables of a switch that aged the MAC out, and of a neighbour that a forged claim deceived.
+	// Many addresses are announced less often.
 	RefreshMin, RefreshMax time.Duration
-	// AnnounceWait is when the address counts as free (RFC 5227: ANNOUNCE_WAIT, 2 s, but
-	// counted from the first probe). A machine that answers later, but within lateAnswerTime, keeps the address all the
-	// same.
+	// AnnounceWait is the time from the first probe after which the address counts as free (RFC 5227: ANNOUNCE_WAIT of
+	// 2 s, from the last probe). A machine that answers later, but within lateAnswerTime, keeps the address.
 	AnnounceWait time.Duration
 	// RateLimitInterval is the wait before an address in conflict is probed again
 	// (RFC 5227 section 1.1: RATE_LIMIT_INTERVAL, 60 s there).
 	RateLimitInterval time.Duration
-	// Rate is how many frames a second one link gets, whatever they are for.
+	// Rate is the number of frames in a second on one link, for all purposes.
 	Rate int
 }
 
-// probeTimes are when a new address is probed: as often as PROBE_NUM (RFC 5227
-// section 1.1: 3), but in a fraction of PROBE_MIN and PROBE_MAX (1 to 2 s, meant
-// for hosts that wake from sleep and for links that start), since a Service waits
-// for it, and a living host of a LAN answers in a millisecond or two.
+// probeTimes are the times of the probes of a new address. There are PROBE_NUM of them (RFC 5227 section 1.1: 3), but
+// in a fraction of PROBE_MIN and PROBE_MAX (1 to 2 s, for hosts that wake from sleep and for links that start): a
+// Service waits for the result, and a living host of a LAN answers in a millisecond or two.
 var probeTimes = []time.Duration{0, 8 * time.Millisecond, 16 * time.Millisecond}
 
 const (
 	// defendInterval is the minimum time between two defences of an address to all neighbours (RFC
 	// 5227 section 1.1: DEFEND_INTERVAL).
 	defendInterval = 10 * time.Second
-	// nearDefendWait is the time from a claim to the defence to each known machine, so that the defence follows the last
-	// claim of a burst. nearDefendInterval is the minimum time between two such defences.
+	// nearDefendWait is the time from a claim to the defence to each known machine, so that the defence follows the
+	// last claim of a burst. nearDefendInterval is the minimum time between two such defences.
 	nearDefendWait, nearDefendInterval = 50 * time.Millisecond, time.Second
-	// lingerTime is when this node stops to answer for an address of another owner, even if it never heard that owner: a
-	// speaker whose API server hangs, and which does not know yet that it is the new owner, notices that after 45 s
-	// (ReadIdleTimeout and PingTimeout of client-go).
+	// lingerTime is the time after which this node stops to answer for an address of another owner, even if it never
+	// heard that owner: a speaker whose API server hangs, and which does not know yet that it is the new owner, notices
+	// that after 45 s (ReadIdleTimeout and PingTimeout of client-go).
 	lingerTime = time.Minute
-	// burst is how many frames first announcements and probes may be ahead of Timers.Rate: a router that takes fewer
-	// loses the rest, and storm control may shut the port.
+	// burst is the number of frames by which first announcements and probes may be ahead of Timers.Rate: a router that
+	// takes fewer loses the rest, and storm control may shut the port.
 	burst = 1000
 	// paceInterval and paceFrames spread a burst: so many frames on a link, then a pause. A link that does not
 	// take a frame is tried again after the same pause.
 	paceInterval, paceFrames = time.Millisecond, 50
-	// checkInterval is how often links, sockets and groups are checked without a kick.
+	// checkInterval is the time between two checks of links, sockets and groups without a kick.
 	checkInterval = time.Second
 )
 
+// withDefaults returns the timers with the defaults of zero fields.
 func (t Timers) withDefaults() Timers {
 	if t.AnnounceTimes == nil {
 		t.AnnounceTimes = []time.Duration{
@@ -78,7 +75,7 @@ func (t Timers) withDefaults() Timers {
 	return t
 }
 
-// quietRate is how many later announcements a second one link gets at most, and how many duplicate checks. Each goes to
+// quietRate bounds the later announcements in a second on one link, and the duplicate checks. Each goes to
 // every host of the LAN.
 const quietRate = 50
 
@@ -88,7 +85,9 @@ func (t Timers) refresh(addresses int) (shortest, longest time.Duration) {
 	mean := (t.RefreshMin + t.RefreshMax) / 2
 	need := time.Duration(addresses) * time.Second / quietRate
 	factor := max(1, float64(need)/float64(mean))
-	return time.Duration(factor * float64(t.RefreshMin)), time.Duration(factor * float64(t.RefreshMax))
+	shortest = time.Duration(factor * float64(t.RefreshMin))
+	longest = time.Duration(factor * float64(t.RefreshMax))
+	return shortest, longest
 }
 
 // frames returns how long n frames take at the steady rate.
