@@ -1,20 +1,24 @@
-// Package unnumbered finds the routers of BGP peers that are named by a link and not by an address, which FRR calls BGP
-// unnumbered: by router discovery (RFC 4861 section 6). A router on the link advertises itself, and the address that it
-// does so from is where to dial. The router finds this node in the same way, so on these links this node sends Router
-// Advertisements too. They have router lifetime 0 (RFC 4861 section 4.2) and no prefix: this node is no host's default
-// router.
+// Package unnumbered finds the routers of BGP peers that are configured by a link and not by an address, by router
+// discovery (RFC 4861 section 6). FRR calls this BGP unnumbered.
 //
-// Which router a link has is decided by pure functions. A Finder drives them by the clock and by one raw
-// ICMPv6 socket for each link. It does not ask the kernel, which takes no notice of Router Advertisements where it
-// forwards.
+//	f := unnumbered.New(unnumbered.Config{Log: log, Links: links, Established: isEstablished, Changed: kick})
+//	go f.Run(ctx)
+//	f.Set([]string{"eth1"})
+//	router := f.Found("eth1")   // its address, or why there is none
 //
-// Input is hostile. Nothing is read of an advertisement but that it is one: it must come from a link-local address over
-// no hop (RFC 4861 section 6.1.2). How many packets are read in a time and how many routers are remembered is limited,
-// and the next advertisement answers all solicitations. A flood does not replace a router with which BGP has a session.
-// Whoever can send on the link can pose as its router, as with any other client of router discovery; a password of the
-// session does not let him in.
+// A router advertises itself on the link, from the address to dial. It finds this node in the same way, so this node
+// sends Router Advertisements on these links too. They have router lifetime 0 (RFC 4861 section 4.2) and no prefix:
+// this node is no host's default router.
 //
-// The package sends on no link that it is not given, and dials no machine.
+// Pure functions decide which router a link has. A Finder calls them by the clock, with a raw ICMPv6 socket for each
+// link. It does not ask the kernel, which ignores Router Advertisements on links between which it forwards.
+//
+// Input is hostile. Only the fact of an advertisement is used, if it comes from a link-local address over no hop (RFC
+// 4861 section 6.1.2). The rate of packets and the number of routers are bounded, and the next advertisement answers
+// all solicitations. A flood does not replace a router with which BGP has a session. A machine on the link can pose as
+// its router, as with any other use of router discovery. A password of the session keeps it out.
+//
+// The package must not send on other links than the links of Set, and dials no machine.
 package unnumbered
 
 import (
@@ -32,10 +36,10 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// retryInterval is the time after which a socket is opened again that failed.
+// retryInterval is the pause before a failed socket is opened again.
 const retryInterval = time.Second
 
-// Config of a Finder.
+// Config is what a Finder needs.
 type Config struct {
 	Log *slog.Logger
 	// Links returns the node's links.
@@ -46,30 +50,30 @@ type Config struct {
 	Changed func()
 }
 
-// Router is what was found on a link.
+// Router is the router of a link.
 type Router struct {
-	// Address of the router, and this node's own address on the link, both with their zone; the zero Addr while no
-	// router is known.
+	// Address is the address of the router, and Source this node's own address on the link. Both have the zone of the
+	// link, and are the zero Addr while no router is known.
 	Address, Source netip.Addr
-	// Looking: it is too early to say that there is none.
+	// Looking reports whether a router may still answer.
 	Looking bool
-	// Problem is a sentence about why there is no router, or what is wrong beside it.
+	// Problem is a sentence about why there is no router, or about a mistake beside it.
 	Problem string
 }
 
 // Finder finds the routers on links.
 type Finder struct {
-	config Config
-	wake   lb.Signal
-	heard  chan event
-	// Messages counts by link and direction.
+	config   Config
+	wake     lb.Signal
+	received chan advertisement
+	// Messages counts the packets by link and direction.
 	Messages *prometheus.CounterVec
 
 	mu     sync.Mutex
 	wanted []string
 	found  map[string]Router
 
-	// ports of the links on which routers are looked for; only Run uses them.
+	// ports are the ports of the links of Set. Only Run uses them.
 	ports map[string]*port
 }
 
@@ -83,15 +87,15 @@ func New(c Config) *Finder {
 	return &Finder{
 		config:   c,
 		wake:     lb.NewSignal(),
-		heard:    make(chan event),
+		received: make(chan advertisement),
 		Messages: messages,
 		found:    map[string]Router{},
 		ports:    map[string]*port{},
 	}
 }
 
-// Set makes these the links, by name, on which this node advertises itself and looks for a router. It does not wait. It
-// is called again after each change of the node's links.
+// Set sets the links, by name, on which this node advertises itself and looks for a router. It does not wait. The
+// caller repeats it after each change of the node's links.
 func (f *Finder) Set(names []string) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	f.mu.Lock()
@@ -101,17 +105,19 @@ func (f *Finder) Set(names []string) {
 	f.wake.Kick()
 }
 
-// Found returns what was found on a link.
+// Found returns the router of a link.
 func (f *Finder) Found(name string) Router {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if r, known := f.found[name]; known {
+	r, known := f.found[name]
+	if known {
 		return r
 	}
+
 	return Router{Looking: true}
 }
 
-// Run looks for routers until ctx is cancelled. It sends nothing at the end: router lifetime 0 has been said already
+// Run looks for routers until ctx is cancelled. It sends nothing at the end: all advertisements have router lifetime 0
 // (RFC 4861 section 6.2.5).
 func (f *Finder) Run(ctx context.Context) error {
 	defer func() {
@@ -119,6 +125,7 @@ func (f *Finder) Run(ctx context.Context) error {
 			f.close(name)
 		}
 	}()
+
 	retry := f.reconcile(ctx)
 	for {
 		select {
@@ -128,69 +135,91 @@ func (f *Finder) Run(ctx context.Context) error {
 			retry = f.reconcile(ctx)
 		case <-retry:
 			retry = f.reconcile(ctx)
-		case e := <-f.heard:
-			e.port.routers.hear(time.Now(), e.from)
+		case a := <-f.received:
+			a.port.routers.receive(time.Now(), a.from)
 		case <-time.After(time.Until(f.step(time.Now()))):
 		}
 	}
 }
 
-// step has each port send what is due, publishes what it found, and returns when something is due again.
+// step makes each port send the packets that are due, publishes its router, and returns when the next packet is due.
 func (f *Finder) step(moment time.Time) (next time.Time) {
 	next = moment.Add(maxInterval)
 	for name, p := range f.ports {
-		if at := p.step(moment); at.Before(next) {
+		at := p.step(moment)
+		if at.Before(next) {
 			next = at
 		}
+
 		f.publish(name, p.router())
 	}
+
 	return next
 }
 
-// reconcile has a port on each wanted link that can have one. It returns when to try again, unless all opened that can.
+// reconcile opens a port on each wanted link that can have one, and closes all others. If a socket failed it returns
+// when to try again.
 func (f *Finder) reconcile(ctx context.Context) (retry <-chan time.Time) {
 	f.mu.Lock()
 	wanted := f.wanted
 	f.mu.Unlock()
-	byName := map[string]lb.Interface{}
+	links := map[string]lb.Interface{}
 	for _, l := range f.config.Links() {
-		byName[l.Name] = l
+		links[l.Name] = l
 	}
+
 	for name, p := range f.ports {
-		l, exists := byName[name]
-		if !slices.Contains(wanted, name) || !exists || !p.serves(l) {
+		l, exists := links[name]
+		isWanted := slices.Contains(wanted, name)
+		if !isWanted || !exists || !p.serves(l) {
 			f.close(name)
 		}
 	}
+
 	for _, name := range wanted {
-		l, exists := byName[name]
-		p := f.ports[name]
+		l, exists := links[name]
 		switch {
 		case !exists:
 			f.publish(name, Router{Problem: "this node has no link " + name})
 		case !l.LinkLocal().IsValid():
-			f.publish(
-				name,
-				Router{Problem: "link " + name + " has no IPv6 link-local address: it is down, or IPv6 is off there"},
-			)
-		case p != nil && p.ended():
-			f.close(name) // and another one after a pause
-			retry = time.After(retryInterval)
-		case p != nil:
-			p.setUp(time.Now(), l.Up)
+			problem := "link " + name + " has no IPv6 link-local address: it is down, or IPv6 is off there"
+			f.publish(name, Router{Problem: problem})
 		default:
-			p, err := startPort(ctx, f, l)
-			if err != nil {
+			isOpen := f.open(ctx, l)
+			if !isOpen {
 				retry = time.After(retryInterval)
-				f.publish(name, Router{Problem: fmt.Sprintf("cannot look for routers on link %s: %v", name, err)})
-				continue
 			}
-			f.ports[name] = p
 		}
 	}
+
 	return retry
 }
 
+// open opens the port of a link unless it is open, and reports whether it is.
+func (f *Finder) open(ctx context.Context, l lb.Interface) (isOpen bool) {
+	p := f.ports[l.Name]
+	if p != nil && p.hasFailed() {
+		f.close(l.Name)
+		return false
+	}
+
+	if p != nil {
+		p.setUp(time.Now(), l.Up)
+		return true
+	}
+
+	p, err := startPort(ctx, f, l)
+	if err != nil {
+		problem := fmt.Sprintf("cannot look for routers on link %s: %v", l.Name, err)
+		f.publish(l.Name, Router{Problem: problem})
+		return false
+	}
+
+	f.ports[l.Name] = p
+	return true
+}
+
+// close closes the port of a link.
 func (f *Finder) close(name string) {
 	f.ports[name].close()
 	delete(f.ports, name)
@@ -204,14 +233,17 @@ func (f *Finder) publish(name string, r Router) {
 		f.mu.Unlock()
 		return
 	}
+
 	f.found[name] = r
 	f.mu.Unlock()
 	log := f.config.Log.With("link", name)
 	if r.Address != before.Address {
 		log.Info("router of the link", "address", r.Address, "before", before.Address)
 	}
+
 	if r.Problem != before.Problem && r.Problem != "" {
 		log.Warn("unnumbered BGP", "reason", r.Problem)
 	}
+
 	f.config.Changed()
 }

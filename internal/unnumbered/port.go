@@ -13,13 +13,16 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// maxReads is how many packets are read at once, and then in each second, so that a flood costs little; the kernel
+// maxReads bounds the packets that are read at once, and then in each second, so that a flood costs little. The kernel
 // drops the rest.
 const maxReads = 50
 
-// Between advertisements is a random time of these, the least that RFC 4861 section 6.2.1 allows: so a router that
-// comes, or asks, needs no answer of its own, and a flood of questions is none of advertisements.
-const minInterval, maxInterval = 3 * time.Second, 4 * time.Second
+// Advertisements are a random time apart, between these bounds: the shortest that RFC 4861 section 6.2.1 allows. So a
+// solicitation needs no answer of its own, and a flood of solicitations causes no flood of advertisements.
+const (
+	minInterval = 3 * time.Second
+	maxInterval = 4 * time.Second
+)
 
 // port looks for the router on one link, and advertises this node there.
 type port struct {
@@ -27,55 +30,68 @@ type port struct {
 	link   lb.Interface
 	conn   *ndp.Conn
 	stop   context.CancelFunc
-	// done is closed when nothing is read any more.
+	// done is closed when the reader has ended.
 	done chan struct{}
-	// up: packets can be sent.
-	up      bool
+	// isUp reports whether packets can be sent.
+	isUp    bool
 	routers routers
-	// advertiseAt is when this node advertises itself next.
+	// advertiseAt is the time of this node's next advertisement.
 	advertiseAt time.Time
-	// trouble is why the last packet could not be sent.
-	trouble error
+	// sendErr is the error of the last packet.
+	sendErr error
 }
 
-// event is an advertisement that was heard.
-type event struct {
+// advertisement is a received advertisement.
+type advertisement struct {
 	port *port
 	from netip.Addr
 }
 
+// startPort opens the socket of a link, and reads it until close.
 func startPort(ctx context.Context, f *Finder, l lb.Interface) (*port, error) {
 	conn, err := listen(l)
 	if err != nil {
 		return nil, err
 	}
+
 	ctx, stop := context.WithCancel(ctx)
-	p := &port{finder: f, link: l, conn: conn, stop: stop, done: make(chan struct{})}
+	p := &port{
+		finder: f,
+		link:   l,
+		conn:   conn,
+		stop:   stop,
+		done:   make(chan struct{}),
+	}
 	p.setUp(time.Now(), l.Up)
 	go func() {
 		defer f.wake.Kick()
 		defer close(p.done)
 		p.read(ctx)
 	}()
+
 	return p, nil
 }
 
-// serves reports whether the port is the one for a link: a new one may have its name, and its address may change.
+// serves reports whether the port is for this link. Another link may get its name, and its address may change.
 func (p *port) serves(l lb.Interface) bool {
-	return p.link.Index == l.Index && p.link.MAC == l.MAC && p.link.LinkLocal() == l.LinkLocal()
+	return p.link.Index == l.Index &&
+		p.link.MAC == l.MAC &&
+		p.link.LinkLocal() == l.LinkLocal()
 }
 
-func (p *port) setUp(moment time.Time, up bool) {
-	if up && !p.up {
+// setUp sets whether packets can be sent.
+func (p *port) setUp(moment time.Time, isUp bool) {
+	if isUp && !p.isUp {
 		// The cable may lead to another router, and the same one may have forgotten this node.
-		p.routers.ask(moment)
+		p.routers.solicit(moment)
 		p.advertiseAt = moment
 	}
-	p.up = up
+
+	p.isUp = isUp
 }
 
-// ended reports whether the socket failed.
-func (p *port) ended() bool {
+// hasFailed reports whether the socket failed.
+func (p *port) hasFailed() bool {
 	select {
 	case <-p.done:
 		return true
@@ -84,52 +100,59 @@ func (p *port) ended() bool {
 	}
 }
 
+// close closes the socket, and waits for the reader.
 func (p *port) close() {
 	p.stop()
 	_ = p.conn.Close()
 	<-p.done
 }
 
-// step sends what is due, and returns when something is due again.
+// step sends the packets that are due, and returns when the next one is.
 func (p *port) step(moment time.Time) time.Time {
-	if !p.up {
+	if !p.isUp {
 		return moment.Add(maxInterval)
 	}
+
 	if !moment.Before(p.advertiseAt) {
-		p.advertiseAt = moment.Add(minInterval + rand.N(maxInterval-minInterval))
-		p.sent(p.advertise())
+		interval := minInterval + rand.N(maxInterval-minInterval)
+		p.advertiseAt = moment.Add(interval)
+		p.recordSent(p.advertise())
 	}
-	if p.routers.tick(moment, p.established()) {
-		p.sent(p.solicit())
+
+	if p.routers.tick(moment, p.isEstablished()) {
+		p.recordSent(p.solicit())
 	}
+
 	next := p.advertiseAt
-	if p.routers.asking() && p.routers.next.Before(next) {
+	if p.routers.isSoliciting() && p.routers.next.Before(next) {
 		next = p.routers.next
 	}
+
 	return next
 }
 
-func (p *port) sent(err error) {
-	p.trouble = err
+// recordSent records the result of sending a packet.
+func (p *port) recordSent(err error) {
+	p.sendErr = err
 	if err == nil {
 		p.finder.Messages.WithLabelValues(p.link.Name, "sent").Inc()
 	}
 }
 
-// established reports whether BGP has a session with the present router.
-func (p *port) established() bool {
+// isEstablished reports whether BGP has a session with the present router.
+func (p *port) isEstablished() bool {
 	present := p.routers.present
 	return present.IsValid() && p.finder.config.Established(present.WithZone(p.link.Name))
 }
 
-// router returns what was found.
+// router returns the router of the link.
 func (p *port) router() Router {
-	r := Router{Looking: p.up && p.routers.asking()}
+	r := Router{Looking: p.isUp && p.routers.isSoliciting()}
 	switch {
-	case !p.up:
+	case !p.isUp:
 		r.Problem = "link " + p.link.Name + " is down"
-	case p.trouble != nil:
-		r.Problem = fmt.Sprintf("cannot send on link %s: %v", p.link.Name, p.trouble)
+	case p.sendErr != nil:
+		r.Problem = fmt.Sprintf("cannot send on link %s: %v", p.link.Name, p.sendErr)
 	case !p.routers.present.IsValid() && !r.Looking:
 		r.Problem = fmt.Sprintf("no router advertises itself on link %s", p.link.Name)
 	case p.routers.other.IsValid():
@@ -140,16 +163,20 @@ func (p *port) router() Router {
 			p.routers.other,
 		)
 	}
+
 	if p.routers.present.IsValid() {
 		r.Looking = false
-		r.Address, r.Source = p.routers.present.WithZone(p.link.Name), p.link.LinkLocal().WithZone(p.link.Name)
+		r.Address = p.routers.present.WithZone(p.link.Name)
+		r.Source = p.link.LinkLocal().WithZone(p.link.Name)
 	}
+
 	return r
 }
 
-// read passes what is heard, a limited number in a time, until the socket fails or ctx ends.
+// read passes advertisements to the Finder, at a limited rate, until the socket fails or ctx ends.
 func (p *port) read(ctx context.Context) {
-	messages, in := p.finder.Messages, make([]byte, mtu)
+	messages := p.finder.Messages
+	in := make([]byte, mtu)
 	limit := rate.NewLimiter(maxReads, maxReads)
 	for limit.Wait(ctx) == nil {
 		n, control, from, err := p.conn.ReadRaw(in)
@@ -159,16 +186,20 @@ func (p *port) read(ctx context.Context) {
 			}
 			return
 		}
-		if from = from.WithZone(""); from == p.link.LinkLocal() {
-			continue // this node's own
+
+		from = from.WithZone("")
+		if from == p.link.LinkLocal() {
+			continue // this node's own packet
 		}
+
 		if control == nil || !advertises(in[:n], from, control.HopLimit) {
 			messages.WithLabelValues(p.link.Name, "rejected").Inc()
 			continue
 		}
+
 		messages.WithLabelValues(p.link.Name, "received").Inc()
 		select {
-		case p.finder.heard <- event{p, from}:
+		case p.finder.received <- advertisement{port: p, from: from}:
 		case <-ctx.Done():
 			return
 		}

@@ -6,70 +6,91 @@ import (
 )
 
 const (
-	// silence is longer than the time between two advertisements of a router, as FRR sends them: 10 s.
+	// silence is longer than the time between two advertisements of a router: FRR sends one every 10 s.
 	silence = 12 * time.Second
-	// remembered is how long a router that is not the link's is remembered: three of its advertisements.
-	remembered = 36 * time.Second
+	// otherLifetime is the time for which a second router is remembered: three of its advertisements.
+	otherLifetime = 36 * time.Second
 	// MAX_RTR_SOLICITATIONS and RTR_SOLICITATION_INTERVAL of RFC 4861 section 10.
 	maxSolicitations = 3
 	solicitInterval  = 4 * time.Second
 )
 
-// routers is what is known of the routers on one link. The first router heard is the link's. It stays that for as long
-// as it answers: two routers must not take turns. It is replaced when another one is heard, and it answers no
-// solicitation. That may also be because a flood drowned its answers: so it is not while BGP has a session with it,
-// which ends by itself when the router is gone.
+// routers is the state of the routers on one link. The first router that advertises itself is the link's.
+//
+// It is replaced only if another router advertises itself and it answers no solicitation: two routers must not
+// alternate. A flood may suppress its answers, so it is not replaced while BGP has a session with it. Such a session
+// ends by itself when the router is gone.
 type routers struct {
-	// present is the link's router, heard last at heard; the zero Addr if none was heard yet.
-	present netip.Addr
-	heard   time.Time
-	// other is one beside it: a mistake, or an attack. No further one is remembered while it is heard, so that a flood
-	// of invented routers does not become one of log lines and plans.
-	other      netip.Addr
-	otherHeard time.Time
-	// asked counts the solicitations since one began to be looked for. The next one is due at next, or the end of the
-	// last one's time; the zero Time if no answer is awaited.
-	asked int
-	next  time.Time
+	// present is the link's router; the zero Addr before the first. present advertised itself last at presentAt.
+	present   netip.Addr
+	presentAt time.Time
+	// other is a second router: a mistake, or an attack. While it advertises itself no further one is recorded, so a
+	// flood of invented routers causes no flood of log lines and plans.
+	other   netip.Addr
+	otherAt time.Time
+	// solicitations counts the solicitations of the present search. The next one, or the end of the search, is due at
+	// next. next is the zero Time if there is no search.
+	solicitations int
+	next          time.Time
 }
 
-// hear takes an advertisement of a router.
-func (r *routers) hear(moment time.Time, from netip.Addr) {
+// receive records an advertisement of a router. If another router advertises itself while the link's is silent, it
+// begins to search for the link's.
+func (r *routers) receive(moment time.Time, from netip.Addr) {
 	if !r.present.IsValid() || from == r.present {
-		r.present, r.heard, r.next = from, moment, time.Time{}
+		r.present = from
+		r.presentAt = moment
+		r.next = time.Time{}
 		return
 	}
-	if !r.other.IsValid() || from == r.other || moment.Sub(r.otherHeard) > silence {
-		r.other, r.otherHeard = from, moment
+
+	isOtherSilent := moment.Sub(r.otherAt) > silence
+	if !r.other.IsValid() || from == r.other || isOtherSilent {
+		r.other = from
+		r.otherAt = moment
 	}
-	if !r.asking() && moment.Sub(r.heard) > silence {
-		r.ask(moment)
+
+	isPresentSilent := moment.Sub(r.presentAt) > silence
+	if isPresentSilent && !r.isSoliciting() {
+		r.solicit(moment)
 	}
 }
 
-// ask begins to ask for the present router, or for any.
-func (r *routers) ask(moment time.Time) { r.asked, r.next = 0, moment }
+// solicit begins to search for the present router, or for any.
+func (r *routers) solicit(moment time.Time) {
+	r.solicitations = 0
+	r.next = moment
+}
 
-// asking reports whether an answer may still come.
-func (r *routers) asking() bool { return !r.next.IsZero() }
+// isSoliciting reports whether an answer may still come.
+func (r *routers) isSoliciting() bool {
+	return !r.next.IsZero()
+}
 
-// tick reports whether a solicitation is due, and replaces a router that answered none, unless established: BGP has a
-// session with it.
-func (r *routers) tick(moment time.Time, established bool) (solicit bool) {
-	if moment.Sub(r.otherHeard) > remembered {
+// tick reports whether a solicitation is due. At the end of a search it replaces a router that answered none, unless
+// BGP has an established session with it.
+func (r *routers) tick(moment time.Time, isEstablished bool) (isDue bool) {
+	if moment.Sub(r.otherAt) > otherLifetime {
 		r.other = netip.Addr{}
 	}
-	if !r.asking() || moment.Before(r.next) {
+
+	if !r.isSoliciting() || moment.Before(r.next) {
 		return false
 	}
-	if r.asked < maxSolicitations {
-		r.asked++
+
+	if r.solicitations < maxSolicitations {
+		r.solicitations++
 		r.next = moment.Add(solicitInterval)
 		return true
 	}
-	if r.other.IsValid() && r.otherHeard.After(r.heard) && !established {
-		r.present, r.heard, r.other = r.other, r.otherHeard, netip.Addr{}
+
+	isOtherNewer := r.other.IsValid() && r.otherAt.After(r.presentAt)
+	if isOtherNewer && !isEstablished {
+		r.present = r.other
+		r.presentAt = r.otherAt
+		r.other = netip.Addr{}
 	}
+
 	r.next = time.Time{}
 	return false
 }

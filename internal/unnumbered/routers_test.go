@@ -27,7 +27,7 @@ func play(r *routers, from, to int, speaks func(second int, router netip.Addr, a
 		}
 		for _, a := range []netip.Addr{routerA, routerB, routerC} {
 			if speaks(s, a, asked) {
-				r.hear(moment, a)
+				r.receive(moment, a)
 			}
 		}
 		if r.present != present {
@@ -85,7 +85,7 @@ func TestRoutersAfterLinkUp(t *testing.T) {
 	for want, heard := range map[string]netip.Addr{"100 ask": routerA, "100 ask, 104 ask, 108 ask, 112 fe80::b": routerB} {
 		r := &routers{next: time.Unix(0, 0)}
 		play(r, 0, 2, func(_ int, a netip.Addr, asked bool) bool { return a == routerA && asked })
-		r.ask(time.Unix(100, 0))
+		r.solicit(time.Unix(100, 0))
 		if got := strings.Join(play(r, 100, 120, func(_ int, a netip.Addr, asked bool) bool {
 			return a == heard && asked
 		}), ", "); got != want {
@@ -98,7 +98,7 @@ func TestRoutersAfterLinkUp(t *testing.T) {
 // at once.
 func TestPortUp(t *testing.T) {
 	start := time.Unix(100, 0)
-	p := &port{advertiseAt: start.Add(maxInterval), up: true}
+	p := &port{advertiseAt: start.Add(maxInterval), isUp: true}
 	for _, up := range []bool{true, false} {
 		if p.setUp(start, up); !p.advertiseAt.Equal(start.Add(maxInterval)) {
 			t.Errorf("up %v: it advertises itself after %v", up, p.advertiseAt.Sub(start))
@@ -116,14 +116,14 @@ func TestPortUp(t *testing.T) {
 func TestRoutersFlood(t *testing.T) {
 	r := &routers{next: time.Unix(0, 0)}
 	moment := time.Unix(0, 0)
-	r.hear(moment, routerA)
+	r.receive(moment, routerA)
 	for i := range 10000 {
 		moment = moment.Add(10 * time.Millisecond)
 		a := routerB.As16()
 		a[14], a[13] = byte(i), byte(i>>8)
-		r.hear(moment, netip.AddrFrom16(a))
+		r.receive(moment, netip.AddrFrom16(a))
 		if r.tick(moment, false) || i%1000 == 0 {
-			r.hear(moment, routerA)
+			r.receive(moment, routerA)
 		}
 		if r.present != routerA {
 			t.Fatalf("present is %s", r.present)
@@ -136,7 +136,7 @@ func TestRoutersFlood(t *testing.T) {
 func TestRoutersFloodEstablished(t *testing.T) {
 	r := &routers{next: time.Unix(0, 0)}
 	moment := time.Unix(0, 0)
-	r.hear(moment, routerA)
+	r.receive(moment, routerA)
 	a := routerB.As16()
 	flood := func(d time.Duration, established bool) (asked, changed int) {
 		for end := moment.Add(d); moment.Before(end); moment = moment.Add(20 * time.Millisecond) {
@@ -144,7 +144,7 @@ func TestRoutersFloodEstablished(t *testing.T) {
 			if a[14]++; a[14] == 0 {
 				a[13]++
 			}
-			r.hear(moment, netip.AddrFrom16(a))
+			r.receive(moment, netip.AddrFrom16(a))
 			if r.tick(moment, established) {
 				asked++
 			}
