@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/unnumbered"
 )
 
-// pathWait is how long a BGP session waits for the BFD of a silent router. A router may start BFD only when BGP is up
-// (RFC 5882 section 10.1), as FRR does with neighbors that it takes from a range.
+// pathWait is the time for which a BGP session waits for the BFD of a silent router. A router may start BFD only when
+// BGP is up (RFC 5882 section 10.1), as FRR does with neighbors from a range.
 const pathWait = 5 * time.Second
 
 // nextWaits returns the waits for the wanted BFD sessions that follow the waits before.
@@ -38,8 +38,10 @@ func nextWaits(
 			isSilent := s.State == bfd.Down && !s.Refused && s.Since >= pathWait
 			w = wait{isOver: s.State != bfd.Up && (w.isOver || isSilent)}
 		}
+
 		out[p.Name] = w
 	}
+
 	return out
 }
 
@@ -76,11 +78,16 @@ func pathsOf(
 		default:
 			path.Why = "BFD: " + s.Diagnostic.String()
 		}
-		if waits[p.Name].isOver || s.Ups == 0 && established[p.Name] {
-			path.Held, path.Why = false, ""
+
+		wasNeverUp := s.Ups == 0 && established[p.Name]
+		if waits[p.Name].isOver || wasNeverUp {
+			path.Held = false
+			path.Why = ""
 		}
+
 		out[p.Name] = path
 	}
+
 	return out
 }
 
@@ -93,6 +100,7 @@ func bfdPeers(peers []lb.Peer, links []lb.Interface, outside []int, direct func(
 		if !wantsBFD(p) {
 			continue
 		}
+
 		b := bfd.Peer{
 			Name:       p.Name,
 			Address:    p.Address.WithZone(""),
@@ -105,18 +113,31 @@ func bfdPeers(peers []lb.Peer, links []lb.Interface, outside []int, direct func(
 			Passive:    p.BFD.Passive,
 		}
 		if p.Interface != "" {
-			if i := slices.IndexFunc(links, func(l lb.Interface) bool { return l.Name == p.Interface }); i >= 0 {
-				b.Links = []int{links[i].Index}
-			}
+			b.Links = indexesOf(links, p.Interface)
 		} else {
 			b.Links = link.Toward(links, b.Address, direct(b.Address, b.Source))
-			if isMultiHop(p, b.Links) {
-				b.MultiHop, b.Links = true, outside
-			}
+			b.MultiHop = isMultiHop(p, b.Links)
 		}
+
+		if b.MultiHop {
+			b.Links = outside
+		}
+
 		out = append(out, b)
 	}
+
 	return out
+}
+
+// indexesOf returns the index of the link of a name; nil if there is none.
+func indexesOf(links []lb.Interface, name string) []int {
+	for _, l := range links {
+		if l.Name == name {
+			return []int{l.Index}
+		}
+	}
+
+	return nil
 }
 
 // isMultiHop reports whether the BFD session with a numbered peer is a multihop session (RFC 5883). The router must
@@ -141,7 +162,10 @@ func minimumTTL(p lb.Peer) uint8 {
 }
 
 // wantsBFD reports whether a peer has a BFD session. The router of an unnumbered peer must have been found.
-func wantsBFD(p lb.Peer) bool { return p.BFD != nil && (p.Interface == "" || p.Address.IsValid()) }
+func wantsBFD(p lb.Peer) bool {
+	isFound := p.Interface == "" || p.Address.IsValid()
+	return isFound && p.BFD != nil
+}
 
 // unnumberedLinks returns the links of unnumbered peers.
 func unnumberedLinks(peers []lb.Peer) []string {
@@ -151,6 +175,7 @@ func unnumberedLinks(peers []lb.Peer) []string {
 			out = append(out, p.Interface)
 		}
 	}
+
 	return out
 }
 
@@ -166,6 +191,7 @@ func resolve(peers []lb.Peer, found func(link string) unnumbered.Router) ([]lb.P
 			routers[p.Name] = r
 		}
 	}
+
 	return peers, routers
 }
 
@@ -175,14 +201,18 @@ func addRouters(paths map[string]bgp.Path, routers map[string]unnumbered.Router)
 		path := paths[name]
 		switch {
 		case !r.Address.IsValid() && r.Looking:
-			path.Held, path.Quiet, path.Why = true, true, "looking for a router on the link"
+			path.Held = true
+			path.Quiet = true
+			path.Why = "looking for a router on the link"
 		case !r.Address.IsValid():
-			path.Held, path.Why = true, r.Problem
+			path.Held = true
+			path.Why = r.Problem
 		case r.Problem == "":
 			continue
 		default:
 			path.Note = r.Problem
 		}
+
 		paths[name] = path
 	}
 }
