@@ -76,13 +76,23 @@ type family struct {
 func families() []*family {
 	return []*family{
 		// Destination unreachable, time exceeded and parameter problem (RFC 792).
-		{Family: nft.IPv4(), name: lb.IPv4, offTimeToLive: 8, errors: [][2]byte{{3, 3}, {11, 12}}},
+		{
+			Family:        nft.IPv4(),
+			name:          lb.IPv4,
+			offTimeToLive: 8,
+			errors:        [][2]byte{{3, 3}, {11, 12}},
+		},
 		// The same and packet too big (RFC 4443 section 3).
-		{Family: nft.IPv6(), name: lb.IPv6, offTimeToLive: 7, errors: [][2]byte{{1, 4}}},
+		{
+			Family:        nft.IPv6(),
+			name:          lb.IPv6,
+			offTimeToLive: 7,
+			errors:        [][2]byte{{1, 4}},
+		},
 	}
 }
 
-// layout returns the table's layout. Its relays end after they were idle for so long.
+// layout returns the table's layout. A relay ends when no packet has used it for the idle time.
 func (f *family) layout(idle time.Duration) *nft.Layout {
 	sets := []nft.Set{
 		{Name: relaysMap, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_MAP, Data: f.Address},
@@ -90,48 +100,80 @@ func (f *family) layout(idle time.Duration) *nft.Layout {
 		{Name: usedSet, Key: nft.Key{f.Address}, Flags: unix.NFT_SET_TIMEOUT, Timeout: idle},
 		{Name: speakersSet, Key: nft.Key{nft.MAC}},
 	}
+	chains := []nft.Chain{f.newErrorsChain(), f.newConnectionsChain()}
+	table := nft.Table{Family: f.Proto, Name: tableName}
 
-	errors := baseChain(errorsChain, errorsPriority)
+	return nft.NewLayout(table, sets, chains)
+}
+
+// newErrorsChain returns the chain that relays ICMP errors about connections that this node does not know.
+func (f *family) newErrorsChain() nft.Chain {
+	chain := baseChain(errorsChain, errorsPriority)
 	isUnknown := nft.State(expr.CmpOpEq, expr.CtStateBitRELATED|expr.CtStateBitESTABLISHED)
 	for _, types := range f.errors {
 		isError := slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, f.ICMP), icmpTypes(types))
-		errors.Rules = append(errors.Rules, slices.Concat(isError, isUnknown, f.relayRule(nil)))
+		chain.Rules = append(chain.Rules, slices.Concat(isError, isUnknown, f.relayRule(nil)))
 	}
 
+	return chain
+}
+
+// newConnectionsChain returns the chain that relays TCP segments of connections that this node does not know. Segments
+// that continue a connection renew the relay, and segments that end it do not.
+func (f *family) newConnectionsChain() nft.Chain {
 	isTCP := nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP)
 	continues := slices.Concat(
 		isTCP,
 		nft.TCPFlags(expr.CmpOpEq, tcpSYN|tcpFIN|tcpRST),
 		nft.State(expr.CmpOpNeq, expr.CtStateBitNEW),
 	)
+
 	ends := slices.Concat(
 		isTCP,
 		nft.TCPFlags(expr.CmpOpEq, tcpSYN),
 		nft.TCPFlags(expr.CmpOpNeq, tcpFIN|tcpRST),
 		nft.State(expr.CmpOpNeq, expr.CtStateBitINVALID),
 	)
+
 	// renew starts the idle time of the relayed address in addressReg again.
-	renew := nft.Expr(&expr.Dynset{SrcRegKey: addressReg, SetName: usedSet, Operation: unix.NFT_DYNSET_OP_UPDATE})
-	connections := baseChain(
+	renew := nft.Expr(&expr.Dynset{
+		SrcRegKey: addressReg,
+		SetName:   usedSet,
+		Operation: unix.NFT_DYNSET_OP_UPDATE,
+	})
+
+	return baseChain(
 		connectionsChain,
 		connectionsPriority,
 		slices.Concat(continues, f.relayRule(renew)),
 		slices.Concat(ends, f.relayRule(nil)),
 	)
-
-	return nft.NewLayout(nft.Table{Family: f.Proto, Name: tableName}, sets, []nft.Chain{errors, connections})
 }
 
 // baseChain returns a filter chain at prerouting.
 func baseChain(name string, priority int32, rules ...nft.Rule) nft.Chain {
-	return nft.Chain{Name: name, Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priority, Rules: rules}
+	return nft.Chain{
+		Name:     name,
+		Kind:     "filter",
+		Hook:     unix.NF_INET_PRE_ROUTING,
+		Priority: priority,
+		Rules:    rules,
+	}
 }
 
 // icmpTypes matches a range of ICMP types.
 func icmpTypes(types [2]byte) nft.Rule {
 	return nft.Expr(
-		&expr.Payload{DestRegister: addressReg, Base: expr.PayloadBaseTransportHeader, Len: 1},
-		&expr.Range{Register: addressReg, FromData: types[:1], ToData: types[1:]},
+		&expr.Payload{
+			DestRegister: addressReg,
+			Base:         expr.PayloadBaseTransportHeader,
+			Len:          1,
+		},
+		&expr.Range{
+			Register: addressReg,
+			FromData: types[:1],
+			ToData:   types[1:],
+		},
 	)
 }
 
@@ -144,20 +186,52 @@ func (f *family) relayRule(action nft.Rule) nft.Rule {
 	matchRelayed := nft.Expr(
 		&expr.Meta{Key: expr.MetaKeyIIFTYPE, Register: addressReg},
 		&expr.Cmp{Register: addressReg, Data: binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)},
-		&expr.Payload{DestRegister: addressReg, Base: expr.PayloadBaseLLHeader, Offset: offSourceMAC, Len: macSize},
-		&expr.Lookup{SourceRegister: addressReg, SetName: speakersSet, Invert: true},
-		&expr.Payload{DestRegister: addressReg, Base: expr.PayloadBaseNetworkHeader, Offset: f.offTimeToLive, Len: 1},
-		&expr.Cmp{Op: expr.CmpOpGt, Register: addressReg, Data: []byte{1}},
+		&expr.Payload{
+			DestRegister: addressReg,
+			Base:         expr.PayloadBaseLLHeader,
+			Offset:       offSourceMAC,
+			Len:          macSize,
+		},
+		&expr.Lookup{
+			SourceRegister: addressReg,
+			SetName:        speakersSet,
+			Invert:         true,
+		},
+		&expr.Payload{
+			DestRegister: addressReg,
+			Base:         expr.PayloadBaseNetworkHeader,
+			Offset:       f.offTimeToLive,
+			Len:          1,
+		},
+		&expr.Cmp{
+			Op:       expr.CmpOpGt,
+			Register: addressReg,
+			Data:     []byte{1},
+		},
 		f.Load(f.Destination, addressReg),
 		&expr.Lookup{SourceRegister: addressReg, SetName: usedSet},
 	)
 
 	sendCopy := nft.Expr(
 		f.Load(f.Destination, addressReg),
-		&expr.Lookup{SourceRegister: addressReg, SetName: relaysMap, IsDestRegSet: true, DestRegister: addressReg},
+		&expr.Lookup{
+			SourceRegister: addressReg,
+			SetName:        relaysMap,
+			IsDestRegSet:   true,
+			DestRegister:   addressReg,
+		},
 		f.Load(f.Destination, linkReg),
-		&expr.Lookup{SourceRegister: linkReg, SetName: linksMap, IsDestRegSet: true, DestRegister: linkReg},
-		&expr.Dup{RegAddr: addressReg, RegDev: linkReg, IsRegDevSet: true},
+		&expr.Lookup{
+			SourceRegister: linkReg,
+			SetName:        linksMap,
+			IsDestRegSet:   true,
+			DestRegister:   linkReg,
+		},
+		&expr.Dup{
+			RegAddr:     addressReg,
+			RegDev:      linkReg,
+			IsRegDevSet: true,
+		},
 		&expr.Counter{},
 		&expr.Verdict{Kind: expr.VerdictDrop},
 	)

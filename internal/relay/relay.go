@@ -60,6 +60,7 @@ func New(c Config) *Relayer {
 	for _, f := range families() {
 		r.tables = append(r.tables, newTable(r, f))
 	}
+
 	return r
 }
 
@@ -107,7 +108,8 @@ func (r *Relayer) apply(d *Desired, indexes map[string]int) {
 	}
 
 	r.mu.Lock()
-	r.desired, r.indexes = d, indexes
+	r.desired = d
+	r.indexes = indexes
 	r.mu.Unlock()
 	for _, t := range r.tables {
 		_ = t.Apply(false) // it logs, and Run retries
@@ -136,6 +138,7 @@ func (r *Relayer) Run(ctx context.Context) error {
 			remaining.Relays = remaining.Relays.Without(address)
 		}
 	}
+
 	r.apply(&remaining, indexes)
 	return err
 }

@@ -40,6 +40,7 @@ func (r *Relayer) State() (s State) {
 					f.Relayed++
 				}
 			}
+
 			f.Packets, _ = t.Packets()
 		}
 
@@ -65,7 +66,9 @@ var repairsDesc = prometheus.NewDesc(
 )
 
 // Describe implements prometheus.Collector.
-func (r *Relayer) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
+func (r *Relayer) Describe(ch chan<- *prometheus.Desc) {
+	prometheus.DescribeByCollect(r, ch)
+}
 
 // Collect implements prometheus.Collector. It reads the kernel's counters.
 func (r *Relayer) Collect(ch chan<- prometheus.Metric) {

@@ -44,7 +44,11 @@ const tick = 10 * time.Millisecond
 
 // newTable returns the table of a family.
 func newTable(r *Relayer, f *family) *table {
-	t := &table{relayer: r, family: f, layout: f.layout(r.config.IdleTime)}
+	t := &table{
+		relayer: r,
+		family:  f,
+		layout:  f.layout(r.config.IdleTime),
+	}
 	t.Owned = nft.NewOwned(nft.Config[*image]{
 		Log:           r.config.Log.With("family", f.name),
 		Table:         t.layout.Table,
@@ -87,6 +91,7 @@ func (t *table) image(*image) *image {
 		if !known || restarts {
 			life = lifetime{start: relay.Start, expires: time.Now().Add(t.relayer.config.IdleTime)}
 		}
+
 		img.lifetimes[relay.Address] = life
 	}
 
