@@ -25,143 +25,197 @@ import (
 )
 
 const (
-	// frontendsPort is where a proxy says what it serves.
+	// frontendsPort is the port at which a proxy reports the frontends that it serves.
 	frontendsPort = 7950
-	// pollTime is longer than a proxy waits for news, firstTime the wait for a first answer, and of a speaker that
-	// starts for all of them.
-	pollTime  = 40 * time.Second
+	// pollTime bounds the wait for news of a proxy. It is longer than a proxy holds a request.
+	pollTime = 40 * time.Second
+	// firstTime bounds the wait for the first answer of a proxy. A speaker that starts waits so long for all of them.
 	firstTime = time.Second
-	// pause is between two questions to a proxy, and longPause after a question that failed, or an answer that is no
-	// news and came at once.
+	// pause is the time between two requests to a proxy. longPause follows a failed request, and an answer without news
+	// that came at once.
 	pause     = 20 * time.Millisecond
 	longPause = 500 * time.Millisecond
-	// leaveTime is how long a proxy that terminates serves what still comes, until others announce its addresses and
-	// all clients know.
+	// leaveTime is the time for which a proxy that terminates serves new connections, until other nodes announce its
+	// addresses and all clients have learned that.
 	leaveTime = 3 * time.Second
-	// maxAnswer bounds an answer in octets, maxServices its Services, maxFaults those with a fault, maxHash its hash,
-	// and maxPods the proxies that are asked.
-	maxAnswer   = 4 << 20
-	maxServices = 4096
-	maxFaults   = 512
-	maxHash     = 128
-	maxPods     = 16
 )
 
-// Asker asks the proxies of this node which frontends they serve, and waits for news at each.
+// Bounds on what a proxy reports.
+const (
+	// maxAnswer bounds an answer, in bytes.
+	maxAnswer = 4 << 20
+	// maxServices bounds the Services of an answer, and maxFaults the Services with a fault.
+	maxServices = 4096
+	maxFaults   = 512
+	// maxHash bounds the hash of an answer, in bytes.
+	maxHash = 128
+	// maxPods bounds the proxies that are asked.
+	maxPods = 16
+)
+
+// Asker asks the proxies of this node which frontends they serve, and waits for changes.
 type Asker struct {
 	log    *slog.Logger
 	kick   func()
 	client *http.Client
-	// ask returns what a proxy serves, once that is no longer what the hash stands for. Tests replace it.
+	// ask returns the frontends of a proxy when they differ from the frontends of the hash. Tests replace it.
 	ask func(ctx context.Context, at netip.Addr, hash string) (answer, error)
-	// more is signalled when the pods have changed.
-	more lb.Signal
+	// podsChanged wakes Run.
+	podsChanged lb.Signal
 
 	mu sync.Mutex
-	// began is when Set was called first.
-	began time.Time
-	// polls by the name of the pod.
+	// firstSet is the time of the first Set.
+	firstSet time.Time
+	// polls has a poll for each pod, by its name.
 	polls map[string]*poll
 }
 
-// poll is what is known of one proxy.
+// poll is the state of one proxy.
 type poll struct {
-	// address that is asked, of several. Another pod of the name has others.
+	// address is one of the pod's addresses. Another pod of the same name has other addresses.
 	address netip.Addr
-	// leaves is when the pod began to terminate; zero if it is ready.
-	leaves time.Time
-	answer answer // the last one
-	// stop ends the questions; nil before they begin.
+	// leftAt is the time at which the pod began to terminate; zero if it is ready.
+	leftAt time.Time
+	// answer is the last answer.
+	answer answer
+	// stop ends the requests; nil before they begin.
 	stop context.CancelFunc
 }
 
-// answer is what a proxy says; the zero answer of none.
+// answer is the report of a proxy; the zero answer if there is none.
 type answer struct {
 	hash      string
 	frontends map[lb.Key]map[uint16]uint16
 	faults    map[lb.Key]lb.Reason
 }
 
-// NewAsker returns an Asker that asks nothing before Run, and calls kick when a proxy serves something else.
+// NewAsker returns an Asker that sends nothing before Run. It calls kick when the frontends of a proxy change.
 func NewAsker(log *slog.Logger, kick func()) *Asker {
-	a := &Asker{log: log, kick: kick, more: lb.NewSignal(), polls: map[string]*poll{}}
-	// It talks to the proxy itself: not by the environment's HTTP proxy, and not where the answer points to.
+	a := &Asker{
+		log:         log,
+		kick:        kick,
+		podsChanged: lb.NewSignal(),
+		polls:       map[string]*poll{},
+	}
+
+	// The client connects to the proxy itself: it uses no HTTP proxy of the environment, and follows no redirects.
+	dialer := &net.Dialer{Timeout: firstTime}
 	a.client = &http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives:      true,
 			MaxResponseHeaderBytes: 16 << 10,
-			DialContext:            (&net.Dialer{Timeout: firstTime}).DialContext,
+			DialContext:            dialer.DialContext,
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		},
 	}
+
 	a.ask = func(ctx context.Context, at netip.Addr, hash string) (answer, error) {
 		return fetch(ctx, a.client, netip.AddrPortFrom(at, frontendsPort), hash)
 	}
+
 	return a
 }
 
-// Set names the proxies of this node, and returns them with what each serves by its last answer. It reports false while
-// a speaker that starts still waits for the first answers.
+// Set sets the proxies of this node, and returns them with the frontends of their last answers. settled is false while
+// a speaker that starts waits for the first answers.
 func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.began.IsZero() {
-		a.began = time.Now()
+	if a.firstSet.IsZero() {
+		a.firstSet = time.Now()
 		time.AfterFunc(firstTime, a.kick)
 	}
-	if len(pods)+len(a.polls) == 0 {
-		return nil, true // as mostly
+
+	hasProxies := len(pods) > 0 || len(a.polls) > 0
+	if !hasProxies {
+		return nil, true
 	}
+
+	known = slices.Clone(pods)
+	settled = true
 	next := make(map[string]*poll, len(pods))
-	known, settled = slices.Clone(pods), true
 	for i := range known {
 		pod := &known[i]
 		pod.Frontends = map[lb.Key]map[uint16]uint16{}
 		if len(pod.Addresses) == 0 || len(next) == maxPods {
 			continue
 		}
-		p := a.polls[pod.Name]
-		if p == nil || !slices.Contains(pod.Addresses, p.address) { // the slice of the other family may come later
-			p = &poll{address: pod.Addresses[0]}
-		}
-		if pod.Ready {
-			p.leaves = time.Time{}
-		} else if p.leaves.IsZero() {
-			p.leaves = time.Now()
-			time.AfterFunc(leaveTime, a.kick)
-		}
+
+		p := a.pollOf(pod)
 		next[pod.Name] = p
-		if p.answer.frontends != nil && (pod.Ready || time.Since(p.leaves) < leaveTime) {
+		if p.answer.frontends == nil {
+			settled = false
+			continue
+		}
+
+		isServing := pod.Ready || time.Since(p.leftAt) < leaveTime
+		if isServing {
 			pod.Frontends = p.answer.frontends
 		}
-		settled = settled && p.answer.frontends != nil
 	}
+
+	a.replacePolls(next)
+	isLate := time.Since(a.firstSet) >= firstTime
+	return known, settled || isLate
+}
+
+// pollOf returns the poll of a pod: the present one, or a new one.
+func (a *Asker) pollOf(pod *lb.ProxyPod) *poll {
+	p := a.polls[pod.Name]
+	// The pod's address of the other family may appear later.
+	isSame := p != nil && slices.Contains(pod.Addresses, p.address)
+	if !isSame {
+		p = &poll{address: pod.Addresses[0]}
+	}
+
+	switch {
+	case pod.Ready:
+		p.leftAt = time.Time{}
+	case p.leftAt.IsZero():
+		p.leftAt = time.Now()
+		time.AfterFunc(leaveTime, a.kick)
+	}
+
+	return p
+}
+
+// replacePolls replaces the polls, and stops those that are gone.
+func (a *Asker) replacePolls(next map[string]*poll) {
 	for name, p := range a.polls {
 		if next[name] != p && p.stop != nil {
 			p.stop()
 		}
 	}
+
 	a.polls = next
-	a.more.Kick()
-	return known, settled || time.Since(a.began) >= firstTime
+	a.podsChanged.Kick()
 }
 
-// Faults returns what keeps the proxies of this node from serving Services as they ask: of several the first by name.
+// Faults returns the reasons for which the proxies of this node do not serve Services as they ask. Of several reasons
+// for a Service it returns the first in the order of their names.
 func (a *Asker) Faults() map[lb.Key]lb.Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := map[lb.Key]lb.Reason{}
 	for _, p := range a.polls {
+		isLeaving := !p.leftAt.IsZero()
+		if isLeaving {
+			continue
+		}
+
 		for key, fault := range p.answer.faults {
-			if p.leaves.IsZero() && (out[key] == "" || fault < out[key]) {
+			if out[key] == "" || fault < out[key] {
 				out[key] = fault
 			}
 		}
 	}
+
 	return out
 }
 
-// Run asks until ctx ends.
+// Run asks the proxies until ctx ends.
 func (a *Asker) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -169,131 +223,185 @@ func (a *Asker) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.more:
+		case <-a.podsChanged:
 		}
-		a.mu.Lock()
-		for name, p := range a.polls {
-			if p.stop == nil {
-				of, stop := context.WithCancel(ctx)
-				p.stop = stop
-				group.Go(func() { a.follow(of, name, p) })
-			}
-		}
-		a.mu.Unlock()
+
+		a.startPolls(ctx, &group)
 	}
 }
 
-// follow asks one proxy until ctx ends.
-func (a *Asker) follow(ctx context.Context, name string, p *poll) {
-	failing, hash := false, ""
-	for ctx.Err() == nil {
-		limit := pollTime
-		if hash == "" {
-			limit = firstTime
+// startPolls starts the requests to new proxies.
+func (a *Asker) startPolls(ctx context.Context, group *sync.WaitGroup) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, p := range a.polls {
+		if p.stop != nil {
+			continue
 		}
-		sent := time.Now()
-		asking, cancel := context.WithTimeout(ctx, limit)
+
+		polling, stop := context.WithCancel(ctx)
+		p.stop = stop
+		group.Go(func() { a.follow(polling, name, p) })
+	}
+}
+
+// follow asks one proxy again and again until ctx ends.
+func (a *Asker) follow(ctx context.Context, name string, p *poll) {
+	hash := ""
+	isFailing := false
+	for ctx.Err() == nil {
+		timeout := pollTime
+		if hash == "" {
+			timeout = firstTime
+		}
+
+		start := time.Now()
+		asking, cancel := context.WithTimeout(ctx, timeout)
 		got, err := a.ask(asking, p.address, hash)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		wait := pause
-		if err != nil || got.hash == hash && time.Since(sent) < longPause {
-			wait = longPause
-		}
-		if err != nil && !failing {
+
+		if err != nil && !isFailing {
 			a.log.Warn(
-				"a proxy does not say what it serves; its last answer holds as long as it is ready",
-				"pod",
-				name,
-				"address",
-				p.address,
-				"error",
-				err,
+				"a proxy does not report its frontends; its last answer applies as long as it is ready",
+				"pod", name,
+				"address", p.address,
+				"error", err,
 			)
 		}
-		failing, hash = err != nil, got.hash // "" after a failure: the next answer is not waited for
-		if err == nil && a.learn(p, got) {
+
+		if err == nil && a.setAnswer(p, got) {
 			a.kick()
 		}
+
+		wait := pause
+		isEarly := got.hash == hash && time.Since(start) < longPause
+		if err != nil || isEarly {
+			wait = longPause
+		}
+
+		isFailing = err != nil
+		hash = got.hash // "" after an error: the next request returns at once
 		nft.Sleep(ctx, wait)
 	}
 }
 
-// learn notes an answer, and reports whether a plan may depend on it.
-func (a *Asker) learn(p *poll, got answer) (news bool) {
+// setAnswer sets the answer of a proxy, and reports whether a plan may depend on the difference.
+func (a *Asker) setAnswer(p *poll, got answer) (hasChanged bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	news = p.answer.frontends == nil ||
-		!maps.EqualFunc(got.frontends, p.answer.frontends, maps.Equal[map[uint16]uint16, map[uint16]uint16]) ||
-		!maps.Equal(got.faults, p.answer.faults)
+	before := p.answer
 	p.answer = got
-	return news
+	isFirst := before.frontends == nil
+	sameFrontends := maps.EqualFunc(got.frontends, before.frontends, maps.Equal[map[uint16]uint16, map[uint16]uint16])
+	return isFirst || !sameFrontends || !maps.Equal(got.faults, before.faults)
 }
 
-// fetch asks a proxy. What answers is a pod: nothing of the answer is believed but within its bounds.
+// fetch asks a proxy for its frontends. The answer comes from a pod, so it is only accepted within bounds.
 func fetch(ctx context.Context, client *http.Client, at netip.AddrPort, hash string) (answer, error) {
-	to := url.URL{Scheme: "http", Host: at.String(), Path: "/frontends"}
-	if hash != "" {
-		to.RawQuery = url.Values{"after": {hash}}.Encode()
+	target := url.URL{
+		Scheme: "http",
+		Host:   at.String(),
+		Path:   "/frontends",
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), nil)
+
+	if hash != "" {
+		target.RawQuery = url.Values{"after": {hash}}.Encode()
+	}
+
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
 		return answer{}, err
 	}
+
 	response, err := client.Do(request)
 	if err != nil {
 		return answer{}, err
 	}
 	defer response.Body.Close()
+
 	if response.StatusCode != http.StatusOK {
 		return answer{}, fmt.Errorf("it answers %d", response.StatusCode)
 	}
+
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	if err != nil {
 		return answer{}, fmt.Errorf("read its answer: %w", err)
 	}
+
 	return parse(body)
 }
 
+// serviceName matches NAMESPACE/NAME of a Service.
 var serviceName = regexp.MustCompile("^[a-z0-9-]{1,63}/[a-z0-9-]{1,63}$")
 
-// parse reads an answer: the first Services by name, with ports that are ports.
+// parse reads an answer. It takes the first Services in the order of their names, and only valid ports.
 func parse(body []byte) (answer, error) {
+	if len(body) > maxAnswer {
+		return answer{}, fmt.Errorf("its answer has more than %d octets", maxAnswer)
+	}
+
 	var text struct {
 		Hash      string                    `json:"hash"`
 		Frontends map[string]map[string]int `json:"frontends"`
 		Faults    map[string]lb.Reason      `json:"faults"`
 	}
-	if len(body) > maxAnswer {
-		return answer{}, fmt.Errorf("its answer has more than %d octets", maxAnswer)
-	}
-	if err := json.Unmarshal(body, &text); err != nil {
+
+	err := json.Unmarshal(body, &text)
+	if err != nil {
 		return answer{}, fmt.Errorf("read its answer: %w", err)
 	}
+
 	if text.Hash == "" || len(text.Hash) > maxHash {
 		return answer{}, errors.New("its answer has no hash")
 	}
-	out := answer{hash: text.Hash, frontends: map[lb.Key]map[uint16]uint16{}, faults: map[lb.Key]lb.Reason{}}
-	for _, name := range slices.Sorted(maps.Keys(text.Faults)) {
-		if fault := text.Faults[name]; serviceName.MatchString(name) &&
-			fault.OfProxy() &&
-			len(out.faults) < maxFaults {
-			out.faults[lb.ParseKey(name)] = fault
+
+	return answer{
+		hash:      text.Hash,
+		frontends: parseFrontends(text.Frontends),
+		faults:    parseFaults(text.Faults),
+	}, nil
+}
+
+// parseFrontends returns the ports of the proxy by Service and port.
+func parseFrontends(frontends map[string]map[string]int) map[lb.Key]map[uint16]uint16 {
+	out := map[lb.Key]map[uint16]uint16{}
+	for _, name := range slices.Sorted(maps.Keys(frontends)) {
+		if strings.Contains(name, "/") && len(out) < maxServices {
+			out[lb.ParseKey(name)] = parsePorts(frontends[name])
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(text.Frontends)) {
-		if !strings.Contains(name, "/") || len(out.frontends) == maxServices {
-			continue
+
+	return out
+}
+
+// parsePorts returns the valid ports of a Service, with the ports of the proxy.
+func parsePorts(ports map[string]int) map[uint16]uint16 {
+	out := map[uint16]uint16{}
+	for port, target := range ports {
+		n, err := strconv.ParseUint(port, 10, 16)
+		isPort := err == nil && n > 0
+		isTarget := target > 0 && target <= math.MaxUint16
+		if isPort && isTarget {
+			out[uint16(n)] = uint16(target)
 		}
-		ports := map[uint16]uint16{}
-		for of, at := range text.Frontends[name] {
-			if n, err := strconv.ParseUint(of, 10, 16); err == nil && n > 0 && at > 0 && at <= math.MaxUint16 {
-				ports[uint16(n)] = uint16(at)
-			}
-		}
-		out.frontends[lb.ParseKey(name)] = ports
 	}
-	return out, nil
+
+	return out
+}
+
+// parseFaults returns the reasons that a proxy may give.
+func parseFaults(faults map[string]lb.Reason) map[lb.Key]lb.Reason {
+	out := map[lb.Key]lb.Reason{}
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
+		fault := faults[name]
+		isValid := serviceName.MatchString(name) && fault.OfProxy()
+		if isValid && len(out) < maxFaults {
+			out[lb.ParseKey(name)] = fault
+		}
+	}
+
+	return out
 }

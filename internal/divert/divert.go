@@ -1,18 +1,27 @@
-// Package divert leads connections to proxied Services to the proxies, and asks the proxies of this node what they
-// serve.
+// Package divert sends connections to proxied Services to the proxies, and asks the proxies of this node which
+// frontends they serve.
 //
-// The table `inet holdfast-proxy` translates the destination of a connection to a proxied Service: to a proxy of this
-// node, or for what this node and its pods send to another. Its chains are behind the packet filter and ahead of
-// kube-proxy's DNAT, and conntrack translates a connection once. The client's address stays, and conntrack makes the
-// way back; only what this node itself sends to another node has an address of the link that it leaves by, as
-// kube-proxy does it.
+//	t := divert.New(log, changed)          // changed is called when the kernel refuses the table, or accepts it again
+//	go t.Run(ctx)                          // repairs the table
+//	t.Set(divert.Desired{Diversions: diversions, NodePorts: refused, Proxies: own})
 //
-// The node ports of these Services would lead past the proxies, so that each node refuses them, at its own addresses.
-// What proxies of this node say of all tenants' Services is for this node: the table resets what comes to that port
-// from pods and from outside.
+//	a := divert.NewAsker(log, kick)        // kick is called when the frontends of a proxy change
+//	go a.Run(ctx)
+//	pods, settled := a.Set(pods)           // pods with the frontends that they serve
 //
-// What another program deletes or changes comes back, and the table of a dead speaker stays for the next one. Where no
-// Service is proxied there is no table.
+// The table `inet holdfast-proxy` translates the destination of a connection to a proxied Service to a proxy of this
+// node. Connections of this node and its pods may go to a proxy of another node. The chains come after the packet
+// filter and before kube-proxy's DNAT. The client's address stays, and conntrack translates the replies. Only packets
+// of this node itself to another node get the address of the outgoing link as their source, as with kube-proxy.
+//
+// Node ports of these Services would bypass the proxies, so each node refuses them at its own addresses. A proxy of
+// this node reports the Services of all tenants to this node only: the table resets connections to that port from pods
+// and from outside.
+//
+// The table stays in force when the speaker ends, and Run repairs changes of other programs. If no Service is proxied
+// there is no table.
+//
+// The package takes no decisions: the plan decides which connections go to which proxy. It changes no other table.
 package divert
 
 import (
@@ -29,11 +38,11 @@ import (
 
 // Desired is the whole desired state of a Table.
 type Desired struct {
-	// Diversions, at most one for each port of an address.
+	// Diversions are the connections that go to proxies, at most one for each port of an address.
 	Diversions []lb.Diversion
-	// NodePorts that are refused; each once.
+	// NodePorts are the node ports that are refused, each once.
 	NodePorts []uint16
-	// Proxies are the addresses of the proxies of this node, which answer this node alone.
+	// Proxies are the addresses of the proxies of this node. Their port of frontends answers only this node.
 	Proxies []netip.Addr
 }
 
@@ -45,29 +54,39 @@ type Table struct {
 	desired Desired
 }
 
-// New returns a Table, and does not change the kernel. It calls changed when the kernel refuses the table, or takes it
-// again.
+// New returns a Table, and does not change the kernel. It calls changed when the kernel refuses the table, or accepts
+// it again.
 func New(log *slog.Logger, changed func()) *Table {
 	t := &Table{layout: layout()}
-	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{Log: log, Table: t.layout.Table, Image: t.image, Changed: changed})
+	t.Owned = nft.NewOwned(nft.Config[*nft.Static]{
+		Log:     log,
+		Table:   t.layout.Table,
+		Image:   t.image,
+		Changed: changed,
+	})
+
 	return t
 }
 
-// Try has the kernel check the table without an effect.
-func Try() error { return layout().Try() }
+// Try asks the kernel whether it accepts the table, and changes nothing.
+func Try() error {
+	return layout().Try()
+}
 
-// Set makes the kernel do exactly this. It never fails: Failure says why the kernel refuses it, and Run asks again.
+// Set makes the kernel enforce the desired state. It never fails: Failure returns why the kernel refuses the state, and
+// Run retries.
 func (t *Table) Set(d Desired) {
 	t.Lock()
 	defer t.Unlock()
 	same := slices.Equal(d.Diversions, t.desired.Diversions) &&
 		slices.Equal(d.NodePorts, t.desired.NodePorts) &&
 		slices.Equal(d.Proxies, t.desired.Proxies)
+
 	t.desired = d
-	_ = t.Apply(same) // it logs, and Run retries
+	_ = t.Apply(same) // Apply logs the error, and Run retries
 }
 
-// State returns what was set last, and whether the kernel does it.
+// State returns the argument of the last Set, and whether the kernel enforces it.
 func (t *Table) State() any {
 	t.Lock()
 	defer t.Unlock()
@@ -78,31 +97,34 @@ func (t *Table) State() any {
 	}{t.desired, ok}
 }
 
-// image is the table of what is desired; none for nothing.
+// image returns the content of the table; nil if no table is needed.
 func (t *Table) image(*nft.Static) *nft.Static {
-	if len(t.desired.Diversions)+len(t.desired.NodePorts)+len(t.desired.Proxies) == 0 {
+	entries := len(t.desired.Diversions) + len(t.desired.NodePorts) + len(t.desired.Proxies)
+	if entries == 0 {
 		return nil
 	}
+
 	return &nft.Static{Layout: t.layout, Elements: elements(t.desired)}
 }
 
 const tableName = "holdfast-proxy"
 
-// The sets; all but nodePortsSet with a family's suffix.
+// Names of the sets. All but nodePortsSet get the suffix of a family.
 const (
-	// proxiesMap has the address of the proxy for each frontend, and portsMap its port. In one map, the nft command
-	// could not show them. remoteSet has the frontends whose proxy is on another node.
+	// proxiesMap maps a frontend to the address of its proxy, and portsMap to the port. The nft command could not print
+	// them as one map.
 	proxiesMap = "proxies"
 	portsMap   = "ports"
-	remoteSet  = "remote"
-	// ownSet has the port of each proxy of this node at which it says what it serves.
+	// remoteSet holds the frontends whose proxy is on another node.
+	remoteSet = "remote"
+	// ownSet holds the port of frontends of each proxy of this node.
 	ownSet = "own"
-	// nodePortsSet has the node ports that are refused.
+	// nodePortsSet holds the node ports that are refused.
 	nodePortsSet = "nodeports"
 )
 
-// Priorities of the chains. Of chains of type nat the first that translates a connection wins: kube-proxy's are at
-// -100, and at 100 after routing.
+// Priorities of the chains. kube-proxy's chains of type nat are at -100, and at 100 after routing. The first of these
+// chains that translates a connection decides.
 const (
 	refusePriority = -102
 	aheadOfDNAT    = -101
@@ -110,29 +132,33 @@ const (
 	behindDNAT     = -99
 )
 
+// layout returns the table's layout.
 func layout() *nft.Layout {
 	sets := []nft.Set{{Name: nodePortsSet, Key: nft.Key{nft.Port}}}
-	refuse := nft.Chain{
-		Name:     "refuse",
-		Kind:     "filter",
-		Hook:     unix.NF_INET_PRE_ROUTING,
-		Priority: refusePriority,
-		Rules:    []nft.Rule{refuseNodePort()},
+	refuse := prerouting("refuse", "filter", refusePriority)
+	refuse.Rules = []nft.Rule{refuseNodePort()}
+	lead := prerouting("lead", "nat", aheadOfDNAT)
+	rest := prerouting("rest", "filter", behindDNAT)
+	back := nft.Chain{
+		Name:     "masquerade",
+		Kind:     "nat",
+		Hook:     unix.NF_INET_POST_ROUTING,
+		Priority: aheadOfSNAT,
 	}
-	lead := nft.Chain{Name: "lead", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: aheadOfDNAT}
-	rest := nft.Chain{Name: "rest", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: behindDNAT}
-	back := nft.Chain{Name: "masquerade", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: aheadOfSNAT}
+
 	for _, f := range nft.Families() {
-		key := f.PortType()
-		sets = append(sets,
-			nft.Set{Name: proxiesMap + f.Suffix, Key: key, Flags: unix.NFT_SET_MAP, Data: f.Address},
-			nft.Set{Name: portsMap + f.Suffix, Key: key, Flags: unix.NFT_SET_MAP, Data: nft.Port},
-			nft.Set{Name: remoteSet + f.Suffix, Key: key},
-			nft.Set{Name: ownSet + f.Suffix, Key: key})
-		lead.Rules = append(lead.Rules, slices.Concat(f.Match(), f.LoadFrontend(), f.DNAT(proxiesMap, portsMap)))
-		rest.Rules = append(rest.Rules, drop(f), closeOwn(f))
+		sets = append(sets, setsOf(f)...)
+		toProxy := slices.Concat(
+			f.Match(),
+			f.LoadFrontend(),
+			f.DNAT(proxiesMap, portsMap),
+		)
+
+		lead.Rules = append(lead.Rules, toProxy)
+		rest.Rules = append(rest.Rules, dropUntranslated(f), closeFrontendsPort(f))
 		back.Rules = append(back.Rules, masquerade(f))
 	}
+
 	chains := []nft.Chain{
 		refuse,
 		refuse.At("refuse-output", unix.NF_INET_LOCAL_OUT),
@@ -141,86 +167,135 @@ func layout() *nft.Layout {
 		rest,
 		back,
 	}
-	return nft.NewLayout(nft.Table{Family: unix.NFPROTO_INET, Name: tableName}, sets, chains)
+
+	table := nft.Table{Family: unix.NFPROTO_INET, Name: tableName}
+	return nft.NewLayout(table, sets, chains)
 }
 
-// refuseNodePort resets new connections to a node port at an address of this node, its loopback among them. Known
-// connections go on, such as to an endpoint in the node's own network at a port of this number.
+// prerouting returns a chain at prerouting without rules.
+func prerouting(name, kind string, priority int32) nft.Chain {
+	return nft.Chain{
+		Name:     name,
+		Kind:     kind,
+		Hook:     unix.NF_INET_PRE_ROUTING,
+		Priority: priority,
+	}
+}
+
+// setsOf returns the sets of a family.
+func setsOf(f nft.Family) []nft.Set {
+	frontend := f.PortType()
+	return []nft.Set{
+		{Name: proxiesMap + f.Suffix, Key: frontend, Flags: unix.NFT_SET_MAP, Data: f.Address},
+		{Name: portsMap + f.Suffix, Key: frontend, Flags: unix.NFT_SET_MAP, Data: nft.Port},
+		{Name: remoteSet + f.Suffix, Key: frontend},
+		{Name: ownSet + f.Suffix, Key: frontend},
+	}
+}
+
+// refuseNodePort resets new connections to a node port at an address of this node, including its loopback addresses.
+// Known connections continue, such as those to an endpoint on the node's own network at a port of this number.
 func refuseNodePort() nft.Rule {
-	return slices.Concat(nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP), nft.State(expr.CmpOpNeq, expr.CtStateBitNEW),
-		nft.Expr(
-			&expr.Payload{
-				DestRegister: nft.Reg,
-				Base:         expr.PayloadBaseTransportHeader,
-				Offset:       nft.DestinationPort,
-				Len:          2,
-			},
-			&expr.Lookup{SourceRegister: nft.Reg, SetName: nodePortsSet},
-		),
-		local(&expr.Fib{FlagDADDR: true}),
-		nft.Expr(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}))
-}
-
-// local matches an address of a packet if it is this node's.
-func local(fib *expr.Fib) nft.Rule {
-	fib.Register, fib.ResultADDRTYPE = nft.Reg, true
-	return nft.Expr(fib, &expr.Cmp{Register: nft.Reg, Data: nft.Native(unix.RTN_LOCAL)})
-}
-
-// drop ends what comes for a frontend and was not translated, such as a FIN of a connection that a dead node had. The
-// kernel would route it back to its link, and redirect the IPv6 client (RFC 4861 section 8) to the MAC that it
-// remembers for the address: the dead node's.
-func drop(f nft.Family) nft.Rule {
-	return slices.Concat(f.Match(), f.LoadFrontend(), nft.Expr(
-		&expr.Lookup{
-			SourceRegister: nft.Reg,
-			SetName:        proxiesMap + f.Suffix,
-			IsDestRegSet:   true,
-			DestRegister:   nft.Reg + 8,
+	toNodePort := nft.Expr(
+		&expr.Payload{
+			DestRegister: nft.Reg,
+			Base:         expr.PayloadBaseTransportHeader,
+			Offset:       nft.DestinationPort,
+			Len:          2,
 		},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	))
+		&expr.Lookup{SourceRegister: nft.Reg, SetName: nodePortsSet},
+	)
+
+	return slices.Concat(
+		nft.Meta(expr.MetaKeyL4PROTO, unix.IPPROTO_TCP),
+		nft.State(expr.CmpOpNeq, expr.CtStateBitNEW),
+		toNodePort,
+		isLocal(&expr.Fib{FlagDADDR: true}),
+		reset(),
+	)
 }
 
-// closeOwn resets what comes to the port at which a proxy of this node says what it serves. This node's own packets to
-// it do not pass here.
-func closeOwn(f nft.Family) nft.Rule {
-	return slices.Concat(f.Match(), f.LoadFrontend(), nft.Expr(
-		&expr.Lookup{SourceRegister: nft.Reg, SetName: ownSet + f.Suffix},
-		&expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
-	))
+// isLocal matches if the address of the packet that the lookup names is an address of this node.
+func isLocal(lookup *expr.Fib) nft.Rule {
+	lookup.Register = nft.Reg
+	lookup.ResultADDRTYPE = true
+	return nft.Expr(
+		lookup,
+		&expr.Cmp{Register: nft.Reg, Data: nft.Native(unix.RTN_LOCAL)},
+	)
 }
 
-// masquerade translates the source of what this node sends to a proxy on another node: its address on the link to the
-// clients may be none that packets to pods have. The original destination says that the connection was led there.
+// reset rejects a packet by a TCP reset.
+func reset() nft.Rule {
+	return nft.Expr(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+}
+
+// dropUntranslated drops packets to a frontend that were not translated, such as a FIN of a connection of a dead node.
+// The kernel would route them back to their link, and redirect an IPv6 client (RFC 4861 section 8) to the MAC of its
+// neighbour entry for the address: the dead node's.
+func dropUntranslated(f nft.Family) nft.Rule {
+	isFrontend := &expr.Lookup{
+		SourceRegister: nft.Reg,
+		SetName:        proxiesMap + f.Suffix,
+		IsDestRegSet:   true,
+		DestRegister:   nft.Reg + 8,
+	}
+
+	drop := &expr.Verdict{Kind: expr.VerdictDrop}
+	return slices.Concat(f.Match(), f.LoadFrontend(), nft.Expr(isFrontend, drop))
+}
+
+// closeFrontendsPort resets connections to the port of frontends of a proxy of this node. This node's own packets to it
+// do not pass this chain.
+func closeFrontendsPort(f nft.Family) nft.Rule {
+	isOwn := &expr.Lookup{SourceRegister: nft.Reg, SetName: ownSet + f.Suffix}
+	return slices.Concat(
+		f.Match(),
+		f.LoadFrontend(),
+		nft.Expr(isOwn),
+		reset(),
+	)
+}
+
+// masquerade translates the source of this node's own packets to a proxy on another node. The source may be an address
+// on the link to the clients, to which pods have no route. The original destination identifies these connections.
 func masquerade(f nft.Family) nft.Rule {
-	return slices.Concat(f.Match(), local(&expr.Fib{FlagSADDR: true}), f.Masquerade(remoteSet))
+	fromNode := isLocal(&expr.Fib{FlagSADDR: true})
+	return slices.Concat(f.Match(), fromNode, f.Masquerade(remoteSet))
 }
 
-// elements are the elements of the sets.
+// elements returns the elements of the sets.
 func elements(d Desired) (list nft.Elements) {
 	for _, v := range d.Diversions {
 		for _, f := range nft.Families() {
-			if !f.Has(v.Address) || !f.Has(v.To.Addr()) {
-				continue
-			}
-			key := nft.PortKey(v.Address, unix.IPPROTO_TCP, v.Port)
-			list.Put(proxiesMap+f.Suffix, key, string(v.To.Addr().AsSlice()))
-			list.Put(portsMap+f.Suffix, key, nft.PortValue(v.To.Port()))
-			if v.Remote {
-				list.Put(remoteSet+f.Suffix, key, "")
+			if f.Has(v.Address) && f.Has(v.To.Addr()) {
+				putDiversion(&list, f, v)
 			}
 		}
 	}
+
 	for _, a := range d.Proxies {
 		for _, f := range nft.Families() {
 			if f.Has(a) {
-				list.Put(ownSet+f.Suffix, nft.PortKey(a, unix.IPPROTO_TCP, frontendsPort), "")
+				key := nft.PortKey(a, unix.IPPROTO_TCP, frontendsPort)
+				list.Put(ownSet+f.Suffix, key, "")
 			}
 		}
 	}
+
 	for _, p := range d.NodePorts {
 		list.Put(nodePortsSet, nft.PortValue(p), "")
 	}
+
 	return list
+}
+
+// putDiversion adds the elements of a diversion of the family.
+func putDiversion(to *nft.Elements, f nft.Family, v lb.Diversion) {
+	key := nft.PortKey(v.Address, unix.IPPROTO_TCP, v.Port)
+	to.Put(proxiesMap+f.Suffix, key, string(v.To.Addr().AsSlice()))
+	to.Put(portsMap+f.Suffix, key, nft.PortValue(v.To.Port()))
+	if v.Remote {
+		to.Put(remoteSet+f.Suffix, key, "")
+	}
 }
