@@ -16,32 +16,53 @@ import (
 //go:embed load.sh
 var loadScript string
 
-// airGap packs all that an installation without a registry needs.
+// airGap packs the files that an installation without a registry needs.
 func (r release) airGap(context.Context) (err error) {
-	// Beside the files, so that links suffice.
+	// The directory is beside the files, so that hard links suffice.
 	dir, err := os.MkdirTemp(r.out, "airgap-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for _, file := range []string{
-		daemons.archive, proxies.archive, filepath.Base(r.packed()), "install.yaml", "uninstall.yaml",
-	} {
-		if err := os.Link(filepath.Join(r.out, file), filepath.Join(dir, file)); err != nil {
+
+	files := []string{
+		daemons.archive,
+		proxies.archive,
+		filepath.Base(r.packed()),
+		"install.yaml",
+		"uninstall.yaml",
+	}
+	for _, file := range files {
+		err := os.Link(filepath.Join(r.out, file), filepath.Join(dir, file))
+		if err != nil {
 			return err
 		}
 	}
-	script := strings.NewReplacer("@IMAGE@", r.name(daemons), "@PROXY@", r.name(proxies),
-		"@PROXY_ARCHITECTURES@", strings.Join(r.platforms(proxies), " ")).Replace(loadScript)
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "load.sh"), []byte(script), 0o755), sums(dir)); err != nil {
+
+	script := strings.NewReplacer(
+		"@IMAGE@", r.name(daemons),
+		"@PROXY@", r.name(proxies),
+		"@PROXY_ARCHITECTURES@", strings.Join(r.platforms(proxies), " "),
+	).Replace(loadScript)
+	err = os.WriteFile(filepath.Join(dir, "load.sh"), []byte(script), 0o755)
+	if err != nil {
 		return err
 	}
+
+	err = sums(dir)
+	if err != nil {
+		return err
+	}
+
 	name := "holdfast-" + r.version
-	return oci.Archive(filepath.Join(r.out, name+"-airgap.tar"), dir, name, r.date)
+	archive := filepath.Join(r.out, name+"-airgap.tar")
+	return oci.Archive(archive, dir, name, r.date)
 }
 
 // sums writes the checksums of the release.
-func (r release) sums(context.Context) error { return sums(r.out) }
+func (r release) sums(context.Context) error {
+	return sums(r.out)
+}
 
 // sums writes SHA256SUMS of all files in a directory, as sha256sum reads it.
 func sums(dir string) error {
@@ -49,19 +70,22 @@ func sums(dir string) error {
 	if err != nil {
 		return err
 	}
+
 	var text strings.Builder
 	for _, f := range files { // sorted
 		content, err := os.ReadFile(filepath.Join(dir, f.Name()))
 		if err != nil {
 			return err
 		}
+
 		fmt.Fprintf(&text, "%s  %s\n", sumOf(content), f.Name())
 	}
+
 	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(text.String()), 0o644)
 }
 
-// plugin compiles kubectl-holdfast for operators' machines, packs each with the license, and writes holdfast.yaml, the
-// manifest that krew, the manager of kubectl's plugins, installs it from.
+// plugin compiles kubectl-holdfast for operators' machines, and packs each with the license. It writes holdfast.yaml,
+// the manifest for krew, the manager of kubectl's plugins.
 func (r release) plugin(ctx context.Context) error {
 	var platforms []any
 	for _, system := range []string{"darwin", "linux", "windows"} {
@@ -72,6 +96,7 @@ func (r release) plugin(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("plugin for %s-%s: %w", system, a, err)
 			}
+
 			platforms = append(platforms, map[string]any{
 				"selector": map[string]any{"matchLabels": map[string]string{"os": system, "arch": a}},
 				"uri":      "https://" + module + "/releases/download/v" + r.version + "/" + name,
@@ -80,6 +105,7 @@ func (r release) plugin(ctx context.Context) error {
 			})
 		}
 	}
+
 	manifest, err := yaml.Marshal(map[string]any{
 		"apiVersion": "krew.googlecontainertools.github.com/v1alpha2",
 		"kind":       "Plugin",
@@ -96,6 +122,7 @@ func (r release) plugin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	return os.WriteFile(filepath.Join(r.out, "holdfast.yaml"), manifest, 0o644)
 }
 
@@ -106,6 +133,7 @@ func operators(architectures []string) (out []string) {
 			out = append(out, a)
 		}
 	}
+
 	return out
 }
 
@@ -116,15 +144,22 @@ func (r release) packPlugin(ctx context.Context, system, architecture, archive s
 		return "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err = os.Link("LICENSE", filepath.Join(dir, "LICENSE")); err == nil {
-		err = r.build(ctx, system, architecture, dir, "./kubectl-holdfast")
-	}
-	if err == nil {
-		err = oci.Archive(archive, dir, "", r.date)
-	}
+
+	err = os.Link("LICENSE", filepath.Join(dir, "LICENSE"))
 	if err != nil {
 		return "", err
 	}
+
+	err = r.build(ctx, system, architecture, dir, "./kubectl-holdfast")
+	if err != nil {
+		return "", err
+	}
+
+	err = oci.Archive(archive, dir, "", r.date)
+	if err != nil {
+		return "", err
+	}
+
 	packed, err := os.ReadFile(archive)
 	return sumOf(packed), err
 }

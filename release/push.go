@@ -16,65 +16,77 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// pushed is what a registry has of a release. Each reference ends with a digest.
+// pushed are the references of a release in a registry. Each ends with a digest.
 type pushed struct {
 	images []string
 	chart  string
 }
 
 // charts returns the repository below which the chart is. The chart has the name of an image.
-func (r release) charts() string { return r.push + "/charts" }
+func (r release) charts() string {
+	return r.push + "/charts"
+}
 
-// checkPush checks where to push to before anything is built.
+// checkPush checks the registry before anything is built.
 func (r release) checkPush() error {
 	if r.push == "" {
 		return nil
 	}
+
 	if r.key == "" {
 		return errors.New(
 			"a release is pushed with a signature: want KEY=FILE, which make cosign.key makes, or KEY=keyless",
 		)
 	}
+
 	repository, err := name.NewRepository(r.charts(), name.WithDefaultRegistry(""))
-	if err != nil || repository.RegistryStr() == "" || path.Clean(r.push) != r.push {
+	isComplete := err == nil && repository.RegistryStr() != ""
+	if !isComplete || path.Clean(r.push) != r.push {
 		return errors.Join(fmt.Errorf("push to %q: want HOST:PORT/PATH", r.push), err)
 	}
+
 	return nil
 }
 
-// isPlainHTTP reports whether the registry is spoken to without TLS, as cosign does on this machine and at private IPv4
+// isPlainHTTP reports whether the registry is used without TLS. cosign does that on this machine and at private IPv4
 // addresses.
 func (r release) isPlainHTTP() bool {
 	repository, err := name.NewRepository(r.charts())
 	return err == nil && repository.Scheme() == "http"
 }
 
-// pushAll pushes what is in dist/: both images and the chart.
+// pushAll pushes both images and the chart.
 func (r release) pushAll(ctx context.Context) (p pushed, err error) {
 	for _, i := range []image{daemons, proxies} {
-		digest, err := pushImage(ctx, filepath.Join(r.out, i.archive), r.name(i))
+		archive := filepath.Join(r.out, i.archive)
+		digest, err := pushImage(ctx, archive, r.name(i))
 		if err != nil {
 			return p, fmt.Errorf("push %s: %w", r.name(i), err)
 		}
+
 		p.images = append(p.images, r.repository(i)+"@"+digest)
 	}
+
 	digest, err := r.pushChart(ctx)
 	p.chart = r.charts() + "/holdfast@" + digest
 	return p, err
 }
 
-// pushImage pushes the image of an archive as it is, and returns its digest, which the archive has, too.
+// pushImage pushes the image of an archive, unchanged, and returns its digest.
 func pushImage(ctx context.Context, archive, to string) (digest string, err error) {
 	tag, err := name.NewTag(to)
 	if err != nil {
 		return "", err
 	}
+
 	dir, err := os.MkdirTemp("", "push-")
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if _, err := output(ctx, "tar", "-xf", archive, "-C", dir); err != nil {
+
+	_, err = output(ctx, "tar", "-xf", archive, "-C", dir)
+	if err != nil {
 		return "", err
 	}
 
@@ -82,26 +94,33 @@ func pushImage(ctx context.Context, archive, to string) (digest string, err erro
 	if err != nil {
 		return "", err
 	}
+
 	images, err := partial.Manifests(index)
 	if err != nil {
 		return "", err
 	}
+
 	if len(images) != 1 {
 		return "", fmt.Errorf("%s has %d images, want one", archive, len(images))
 	}
+
 	hash, err := images[0].Digest()
 	if err != nil {
 		return "", err
 	}
+
 	image, isWhole := images[0].(remote.Taggable)
 	if !isWhole {
 		return "", fmt.Errorf("%s has neither an image nor an index", archive)
 	}
-	err = remote.Push(tag, image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
+
+	auth := remote.WithAuthFromKeychain(authn.DefaultKeychain)
+	err = remote.Push(tag, image, remote.WithContext(ctx), auth)
 	return hash.String(), err
 }
 
-// digestOfChart is how Helm reports what it has pushed. The registry is not asked: it could name something else.
+// digestOfChart matches the digest that Helm reports after a push. The registry is not asked: it could name another
+// one.
 var digestOfChart = regexp.MustCompile(`(?m)^Digest: (sha256:[0-9a-f]{64})$`)
 
 // pushChart pushes the chart and returns its digest.
@@ -111,13 +130,16 @@ func (r release) pushChart(ctx context.Context) (string, error) {
 	if r.isPlainHTTP() {
 		argv = append(argv, "--plain-http")
 	}
+
 	report, err := output(ctx, argv...)
 	if err != nil {
 		return "", err
 	}
+
 	m := digestOfChart.FindStringSubmatch(report)
 	if m == nil {
 		return "", fmt.Errorf("push the chart: Helm reports no digest: %q", report)
 	}
+
 	return m[1], nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,37 +17,58 @@ const keyless = "keyless"
 // provenance writes how the release was built, as the predicate of SLSA's provenance v1. The attestation adds its
 // subject.
 func (r release) provenance(context.Context) error {
-	text, err := json.MarshalIndent(map[string]any{
+	parameters := map[string]any{
+		"version":       r.version,
+		"architectures": r.architectures,
+	}
+	commit := map[string]any{
+		"uri":    "git+https://" + module,
+		"digest": map[string]string{"gitCommit": r.commit},
+	}
+	builder := map[string]string{"id": "https://" + module + "/blob/main/Makefile"}
+	predicate := map[string]any{
 		"buildDefinition": map[string]any{
-			"buildType":          "https://" + module + "/blob/main/CONTRIBUTING.md#release",
-			"externalParameters": map[string]any{"version": r.version, "architectures": r.architectures},
-			"resolvedDependencies": []any{
-				map[string]any{"uri": "git+https://" + module, "digest": map[string]string{"gitCommit": r.commit}},
-			},
+			"buildType":            "https://" + module + "/blob/main/CONTRIBUTING.md#release",
+			"externalParameters":   parameters,
+			"resolvedDependencies": []any{commit},
 		},
-		"runDetails": map[string]any{"builder": map[string]string{"id": "https://" + module + "/blob/main/Makefile"}},
-	}, "", "  ")
-	return errors.Join(err, os.WriteFile(r.provenanceFile(), append(text, '\n'), 0o644))
+		"runDetails": map[string]any{"builder": builder},
+	}
+
+	text, err := json.MarshalIndent(predicate, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(r.provenanceFile(), append(text, '\n'), 0o644)
 }
 
-func (r release) provenanceFile() string { return filepath.Join(r.out, "provenance.json") }
+// provenanceFile returns the file of the provenance.
+func (r release) provenanceFile() string {
+	return filepath.Join(r.out, "provenance.json")
+}
 
-func (r release) bomFile() string { return filepath.Join(r.out, "sbom.cdx.json") }
+// bomFile returns the file of the bill of materials.
+func (r release) bomFile() string {
+	return filepath.Join(r.out, "sbom.cdx.json")
+}
 
 // readKey writes the public key beside the release. It fails early if the private key cannot be read.
 func (r release) readKey(ctx context.Context) error {
 	if r.key == "" || r.key == keyless {
 		return nil
 	}
-	_, err := output(ctx, r.cosign, "public-key", "--key", r.key, "--outfile", filepath.Join(r.out, "cosign.pub"))
+
+	file := filepath.Join(r.out, "cosign.pub")
+	_, err := output(ctx, r.cosign, "public-key", "--key", r.key, "--outfile", file)
 	return err
 }
 
-// signSums signs the checksums, for those who have no registry.
+// signSums signs the checksums, for users without a registry.
 func (r release) signSums(ctx context.Context) error {
 	if r.key == "" {
 		return nil
 	}
+
 	sums := filepath.Join(r.out, "SHA256SUMS")
 	return r.runCosign(ctx, "sign-blob", "--bundle", sums+".sigstore.json", sums)
 }
@@ -58,52 +78,76 @@ func (r release) publish(ctx context.Context) error {
 	if r.push == "" {
 		return nil
 	}
+
 	p, err := r.pushAll(ctx)
-	if err == nil {
-		err = r.signPushed(ctx, p)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		fmt.Print(r.instructions(p))
+
+	err = r.signPushed(ctx, p)
+	if err != nil {
+		return err
 	}
-	return err
+
+	fmt.Print(r.instructions(p))
+	return nil
 }
 
-// instructions say what was pushed, and how to verify and install it.
+// instructions returns the references of a release, and how to verify and install it.
 func (r release) instructions(p pushed) string {
-	identity := "--key " + filepath.Join(r.out, "cosign.pub") + " --insecure-ignore-tlog"
-	if r.key == keyless {
-		identity = "--certificate-oidc-issuer https://token.actions.githubusercontent.com --certificate-identity-regexp '^" +
-			regexp.QuoteMeta("https://"+module+"/.github/workflows/release.yml@refs/tags/v") + "'"
+	pushed := strings.Join(append(p.images, p.chart), "\n\t")
+	tags := []string{
+		r.name(daemons),
+		r.name(proxies),
+		r.charts() + "/holdfast:" + r.version,
 	}
 	plain := ""
 	if r.isPlainHTTP() {
 		plain = " --plain-http"
 	}
-	tags := []string{r.name(daemons), r.name(proxies), r.charts() + "/holdfast:" + r.version}
-	return "Pushed and signed:\n\t" + strings.Join(append(p.images, p.chart), "\n\t") +
-		"\nVerify:\n\t" + r.cosign + " verify " + identity + " " + strings.Join(tags, " ") +
+
+	return "Pushed and signed:\n\t" + pushed +
+		"\nVerify:\n\t" + r.cosign + " verify " + r.identity() + " " + strings.Join(tags, " ") +
 		"\nInstall:\n\thelm install holdfast oci://" + r.charts() + "/holdfast --version " + r.version + plain +
 		" --namespace holdfast-system --create-namespace --wait\n"
 }
 
-// signPushed signs what was pushed, and attests to it how it was built and, for images, what is in it.
+// identity returns cosign's arguments that verify a signature.
+func (r release) identity() string {
+	if r.key != keyless {
+		return "--key " + filepath.Join(r.out, "cosign.pub") + " --insecure-ignore-tlog"
+	}
+
+	workflow := "https://" + module + "/.github/workflows/release.yml@refs/tags/v"
+	return "--certificate-oidc-issuer https://token.actions.githubusercontent.com" +
+		" --certificate-identity-regexp '^" + regexp.QuoteMeta(workflow) + "'"
+}
+
+// signPushed signs the pushed references. It attests the provenance of each, and the bill of materials of images.
 func (r release) signPushed(ctx context.Context, p pushed) error {
 	for _, reference := range append(p.images, p.chart) {
-		if err := r.runCosign(ctx, "sign", reference); err != nil {
+		err := r.runCosign(ctx, "sign", reference)
+		if err != nil {
 			return err
 		}
-		if err := r.attest(ctx, "slsaprovenance1", r.provenanceFile(), reference); err != nil {
+
+		err = r.attest(ctx, "slsaprovenance1", r.provenanceFile(), reference)
+		if err != nil {
 			return err
 		}
 	}
+
 	for _, reference := range p.images {
-		if err := r.attest(ctx, "cyclonedx", r.bomFile(), reference); err != nil {
+		err := r.attest(ctx, "cyclonedx", r.bomFile(), reference)
+		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
+// attest attaches an attestation to a reference.
 func (r release) attest(ctx context.Context, kind, predicate, reference string) error {
 	return r.runCosign(ctx, "attest", "--type", kind, "--predicate", predicate, reference)
 }
@@ -120,6 +164,7 @@ func (r release) runCosign(ctx context.Context, command string, args ...string) 
 	if r.key != keyless {
 		argv = append(argv, "--key", r.key, "--signing-config", noServices, "--trusted-root", noRoots)
 	}
+
 	_, err := output(ctx, append(argv, args...)...)
 	return err
 }
