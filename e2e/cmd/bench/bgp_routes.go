@@ -25,9 +25,11 @@ func measureRoutes(ctx context.Context, only string) (found bool, err error) {
 	for name := range manyRoutes {
 		found = found || strings.HasPrefix(name, only)
 	}
+
 	if !found {
 		return false, nil
 	}
+
 	cmd := exec.CommandContext(
 		ctx,
 		"go",
@@ -43,10 +45,13 @@ func measureRoutes(ctx context.Context, only string) (found bool, err error) {
 	if err != nil {
 		return true, fmt.Errorf("measure routes: %w\n%s", err, out)
 	}
+
 	for _, figure := range loggedFigure.FindAllStringSubmatch(string(out), -1) {
-		if name := figure[1]; strings.HasPrefix(name, only) {
+		name := figure[1]
+		if strings.HasPrefix(name, only) {
 			fmt.Printf("bench: %s %s %s\n", name, figure[2], manyRoutes[name])
 		}
 	}
+
 	return true, nil
 }

@@ -19,23 +19,25 @@ import (
 var egress = []measurement{
 	{
 		map[string]string{
-			"egress_planned_lost": "connections", "egress_poweroff_lost": "connections", "egress_first_ms": "ms",
+			"egress_planned_lost":  "connections",
+			"egress_poweroff_lost": "connections",
+			"egress_first_ms":      "ms",
 		},
 		egressMoves,
 	},
 }
 
-// egressKept is how many connections a pod keeps to each server.
+// egressKept is the number of connections that a pod keeps to each server.
 const egressKept = 100
 
-// egressServers are where hosts outside of the cluster answer.
+// egressServers are the addresses at which hosts outside of the cluster answer.
 var egressServers = []netip.AddrPort{
 	netip.MustParseAddrPort("172.30.0.100:9090"),
 	netip.MustParseAddrPort("[fd00:30::100]:9090"),
 }
 
 // egressMoves moves the addresses that a pod sends from, in good order and by a power-off, and counts the connections
-// that the pod loses. It also measures how long the first pod of another node takes to send from the addresses.
+// that the pod loses. It also measures the time until the first pod of another node sends from the addresses.
 func egressMoves(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	got := map[string]float64{}
 	err := onStage(ctx, b, func(s *testbed.Stage) error {
@@ -49,47 +51,58 @@ func egressMoves(ctx context.Context, b *testbed.Bed) (map[string]float64, error
 		if err != nil {
 			return err
 		}
-		got["egress_planned_lost"] = float64(lost)
 
+		got["egress_planned_lost"] = float64(lost)
 		first, err := firstOfNode(ctx, s)
 		if err != nil {
 			return err
 		}
-		got["egress_first_ms"] = ms(first)
 
-		var off string
-		lost, err = lostDuring(ctx, s, func(owner string) error {
-			off = owner
-			if err := s.Cluster.PowerOff(ctx, owner); err != nil {
-				return err
-			}
-			return awaitOwner(ctx, s, func(node string) bool { return node != owner })
-		})
+		got["egress_first_ms"] = ms(first)
+		lost, err = lostByPowerOff(ctx, s)
 		got["egress_poweroff_lost"] = float64(lost)
-		if off != "" {
-			err = errors.Join(err, powerCycle(ctx, b, off))
-		}
 		return err
 	})
 	return got, err
 }
 
-// lostDuring keeps connections of the stage's pod while something happens to the owner, and returns how many are lost.
-func lostDuring(ctx context.Context, s *testbed.Stage, happen func(owner string) error) (lost int, err error) {
+// lostByPowerOff powers off the owner, returns how many connections are lost, and starts the owner again.
+func lostByPowerOff(ctx context.Context, s *testbed.Stage) (lost int, err error) {
+	var off string
+	lost, err = lostDuring(ctx, s, func(owner string) error {
+		off = owner
+		err := s.Cluster.PowerOff(ctx, owner)
+		if err != nil {
+			return err
+		}
+
+		return awaitOwner(ctx, s, func(node string) bool { return node != owner })
+	})
+	if off != "" {
+		err = errors.Join(err, powerCycle(ctx, s.Bed, off))
+	}
+
+	return lost, err
+}
+
+// lostDuring keeps connections of the stage's pod during an event of the owner, and returns how many are lost.
+func lostDuring(ctx context.Context, s *testbed.Stage, event func(owner string) error) (lost int, err error) {
 	owner, err := s.Owner(ctx)
 	if err != nil {
 		return 0, err
 	}
+
 	pods, err := s.AppPods(ctx, s.App)
 	if err != nil {
 		return 0, err
 	}
+
 	kept, err := s.KeepIn(ctx, &pods[0], egressKept, egressServers...)
 	if err != nil {
 		return 0, err
 	}
 
-	err = happen(owner)
+	err = event(owner)
 	survived, stopErr := kept.Stop()
 	progress("%s: %s", owner, survived)
 	return survived.Lost(), errors.Join(err, stopErr)
@@ -99,17 +112,22 @@ func lostDuring(ctx context.Context, s *testbed.Stage, happen func(owner string)
 func moveAway(ctx context.Context, s *testbed.Stage, owner string) error {
 	exclude := func(ctx context.Context, value string) error {
 		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, corev1.LabelNodeExcludeBalancers, value)
-		_, err := s.Kube.CoreV1().Nodes().Patch(ctx, owner, types.MergePatchType, patch, metav1.PatchOptions{})
+		nodes := s.Kube.CoreV1().Nodes()
+		_, err := nodes.Patch(ctx, owner, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	}
-	if err := exclude(ctx, `""`); err != nil {
+
+	err := exclude(ctx, `""`)
+	if err != nil {
 		return err
 	}
-	err := awaitOwner(ctx, s, func(node string) bool { return node != owner })
+
+	err = awaitOwner(ctx, s, func(node string) bool { return node != owner })
 	err = errors.Join(err, exclude(context.WithoutCancel(ctx), "null"))
 	if err != nil {
 		return err
 	}
+
 	return awaitOwner(ctx, s, func(node string) bool { return node == owner })
 }
 
@@ -127,19 +145,22 @@ func awaitOwner(ctx context.Context, s *testbed.Stage, isRight func(node string)
 			return err
 		}
 	}
+
 	return nil
 }
 
-// firstOfNode starts a pod on a node without one, and returns the time between the moment in which the API server shows
-// its address and its first datagram from the address of the Service. A prober that starts in the pod is part of it.
+// firstOfNode starts a pod on a node without one, and returns the time until it sends from the address of the Service.
 func firstOfNode(ctx context.Context, s *testbed.Stage) (time.Duration, error) {
-	another := s.App
-	another.Replicas, another.Nodes = 2, append(slices.Clone(another.Nodes), s.Announcers[0])
 	known, err := s.AppPods(ctx, s.App)
 	if err != nil {
 		return 0, err
 	}
-	if err := s.Scale(ctx, another); err != nil {
+
+	scaled := s.App
+	scaled.Replicas = 2
+	scaled.Nodes = append(slices.Clone(s.App.Nodes), s.Announcers[0])
+	err = s.Scale(ctx, scaled)
+	if err != nil {
 		return 0, err
 	}
 
@@ -147,10 +168,22 @@ func firstOfNode(ctx context.Context, s *testbed.Stage) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+
+	took, err := timeToAddress(ctx, s, pod)
+	if err != nil {
+		return 0, err
+	}
+
+	return took, s.Scale(ctx, s.App)
+}
+
+// timeToAddress returns the time from the moment in which the API server shows the address of a pod to the pod's first
+// datagram from the address of the Service. It includes the start of a prober in the pod.
+func timeToAddress(ctx context.Context, s *testbed.Stage, pod *corev1.Pod) (time.Duration, error) {
 	shown := time.Now()
 	var stream *testbed.Stream
 	// The stream outlives the attempt that starts it.
-	err = testbed.Until(ctx, time.Minute, "the network of "+pod.Name, func(context.Context) (err error) {
+	err := testbed.Until(ctx, time.Minute, "the network of "+pod.Name, func(context.Context) (err error) {
 		stream, err = s.ProbeIn(ctx, pod, probe.UDP, egressServers[0], "-timeout", "200ms")
 		return err
 	})
@@ -159,20 +192,25 @@ func firstOfNode(ctx context.Context, s *testbed.Stage) (time.Duration, error) {
 	}
 
 	var first time.Time
+	address := s.Addresses[0].String()
 	err = testbed.Until(ctx, time.Minute, pod.Name+" to send from the address", func(context.Context) error {
 		for _, r := range stream.Results() {
-			if r.OK && r.Answer.Client == s.Addresses[0].String() {
+			if r.OK && r.Answer.Client == address {
 				first = r.Start
 				return nil
 			}
 		}
+
 		return errors.New("it does not yet")
 	})
+
 	_, stopErr := stream.Stop()
-	if err := errors.Join(err, stopErr); err != nil {
+	err = errors.Join(err, stopErr)
+	if err != nil {
 		return 0, err
 	}
-	return first.Sub(shown), s.Scale(ctx, s.App)
+
+	return first.Sub(shown), nil
 }
 
 // newPod waits for a pod of the stage that is not known and runs.
@@ -182,6 +220,7 @@ func newPod(ctx context.Context, s *testbed.Stage, known []corev1.Pod) (found *c
 		if err != nil {
 			return err
 		}
+
 		for _, p := range pods {
 			isKnown := slices.ContainsFunc(known, func(k corev1.Pod) bool { return k.UID == p.UID })
 			if !isKnown && p.Status.PodIP != "" {
@@ -189,7 +228,9 @@ func newPod(ctx context.Context, s *testbed.Stage, known []corev1.Pod) (found *c
 				return nil
 			}
 		}
+
 		return errors.New("it does not run yet")
 	})
+
 	return found, err
 }

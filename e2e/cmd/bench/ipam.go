@@ -26,7 +26,7 @@ var assignments = []assignment{
 	{"ipam_assign_sharing_10k_ms", time.Millisecond, assignAll(20_000, lb.IPv4, pairs)},
 }
 
-// assignmentRounds is how often an assignment is timed.
+// assignmentRounds is the number of rounds of an assignment.
 const assignmentRounds = 9
 
 // assignAll times the decision for a number of Services without addresses.
@@ -36,6 +36,7 @@ func assignAll(services int, family lb.Family, change func(*lb.State)) func() ([
 		if change != nil {
 			change(&s)
 		}
+
 		var times []time.Duration
 		for range assignmentRounds {
 			start := time.Now()
@@ -45,6 +46,7 @@ func assignAll(services int, family lb.Family, change func(*lb.State)) func() ([
 				return nil, errors.New("the last Service got no address")
 			}
 		}
+
 		return times, nil
 	}
 }
@@ -57,16 +59,22 @@ func pairs(s *lb.State) {
 	}
 }
 
-// supply is a pool with a /16 and a /64.
+// supply returns a pool with a /16 and a /64.
 func supply() lb.Pool {
 	between := func(from, to string) lb.Range {
 		return lb.Range{From: netip.MustParseAddr(from), To: netip.MustParseAddr(to)}
 	}
-	return lb.Pool{Name: "bench", AutoAssign: true, Ranges: []lb.Range{
-		between("10.0.0.0", "10.0.255.255"), between("2001:db8::", "2001:db8::ffff:ffff:ffff:ffff"),
-	}}
+	return lb.Pool{
+		Name:       "bench",
+		AutoAssign: true,
+		Ranges: []lb.Range{
+			between("10.0.0.0", "10.0.255.255"),
+			between("2001:db8::", "2001:db8::ffff:ffff:ffff:ffff"),
+		},
+	}
 }
 
+// state returns a number of Services without addresses, and the pool.
 func state(services int, family lb.Family) lb.State {
 	s := lb.State{Now: time.Now(), Pools: []lb.Pool{supply()}}
 	for i := range services {
@@ -79,26 +87,27 @@ func state(services int, family lb.Family) lb.State {
 			Ports:        []lb.Port{{Protocol: "TCP", Port: 80}},
 		})
 	}
+
 	return s
 }
 
-// measureAssignments prints the figures that have the prefix, and reports whether there are such.
+// measureAssignments prints the figures that have the prefix, and reports whether there is one.
 func measureAssignments(only string) (found bool, err error) {
 	for _, a := range assignments {
 		if !strings.HasPrefix(a.name, only) {
 			continue
 		}
+
 		found = true
 		times, err := a.measure()
 		if err != nil {
 			return found, fmt.Errorf("%s: %w", a.name, err)
 		}
-		fmt.Printf(
-			"bench: %s %.1f %s\n",
-			a.name,
-			float64(quantile(times, 0.5))/float64(a.unit),
-			strings.TrimPrefix(a.name[strings.LastIndexByte(a.name, '_'):], "_"),
-		)
+
+		unit := a.name[strings.LastIndexByte(a.name, '_')+1:]
+		median := float64(quantile(times, 0.5)) / float64(a.unit)
+		fmt.Printf("bench: %s %.1f %s\n", a.name, median, unit)
 	}
+
 	return found, nil
 }

@@ -44,6 +44,7 @@ func (m measurement) wants(prefix string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -57,17 +58,21 @@ func (m measurement) print(ctx context.Context, b *testbed.Bed, only string) err
 // write prints figures.
 func (m measurement) write(got map[string]float64, only string) {
 	for _, name := range slices.Sorted(maps.Keys(got)) {
-		if strings.HasPrefix(name, only) {
-			digits := 1
-			if m.units[name] == "ratio" {
-				digits = 2
-			}
-			fmt.Printf("bench: %s %.*f %s\n", name, digits, got[name], m.units[name])
+		if !strings.HasPrefix(name, only) {
+			continue
 		}
+
+		unit := m.units[name]
+		digits := 1
+		if unit == "ratio" {
+			digits = 2
+		}
+
+		fmt.Printf("bench: %s %.*f %s\n", name, digits, got[name], unit)
 	}
 }
 
-// measureLab prints the figures that have the prefix, and reports whether there are such.
+// measureLab prints the figures that have the prefix, and reports whether there is one.
 func measureLab(ctx context.Context, only string) (found bool, err error) {
 	if strings.HasPrefix(lookupName, only) {
 		found = true
@@ -75,21 +80,25 @@ func measureLab(ctx context.Context, only string) (found bool, err error) {
 			return found, err
 		}
 	}
+
 	var wanted []measurement
 	for _, m := range slices.Concat(layer2, bgp, proxies, egress) {
 		if m.wants(only) {
 			wanted = append(wanted, m)
 		}
 	}
+
 	if len(wanted) == 0 {
 		return found, nil
 	}
+
 	return true, withBed(ctx, 0, func(b *testbed.Bed) error {
 		for _, m := range wanted {
 			if err := m.print(ctx, b, only); err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 }
@@ -101,40 +110,56 @@ func onStage(ctx context.Context, b *testbed.Bed, run func(*testbed.Stage) error
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Clear(context.WithoutCancel(ctx))) }()
-	if err := s.Restrict(ctx); err != nil {
+
+	err = s.Restrict(ctx)
+	if err != nil {
 		return err
 	}
+
 	// The time until kube-proxy serves a new Service does not count.
 	for _, a := range s.Addresses {
-		if _, err := s.WaitFetch(ctx, testbed.Client, probe.TCP, a); err != nil {
+		_, err := s.WaitFetch(ctx, testbed.Client, probe.TCP, a)
+		if err != nil {
 			return err
 		}
 	}
+
 	return run(s)
 }
 
-// during probes the stage's addresses through an event, waits until all answer again, and
-// returns the results of each, IPv4 first.
-func during(ctx context.Context, s *testbed.Stage, happen func() error) ([]testbed.Seen, error) {
+// during probes the stage's addresses during an event, waits until all answer again, and returns the results of each,
+// IPv4 first.
+func during(ctx context.Context, s *testbed.Stage, event func() error) ([]testbed.Seen, error) {
 	w, err := s.Watch(ctx, testbed.Client, probe.TCP, s.Addresses)
 	if err != nil {
 		return nil, err
 	}
-	err = happen()
+
+	err = event()
 	if err == nil {
 		err = w.Recovered(ctx, time.Minute)
 	}
-	seen, stopped := w.Stop()
-	return seen, errors.Join(err, stopped)
+
+	seen, stopErr := w.Stop()
+	return seen, errors.Join(err, stopErr)
 }
 
 // powerCycle powers a node on and waits until its speaker works.
 func powerCycle(ctx context.Context, b *testbed.Bed, node string) error {
 	start := time.Now()
-	return errors.Join(b.Cluster.PowerOn(ctx, node), b.WaitNode(ctx, node, start), b.WaitReady(ctx))
+	return errors.Join(
+		b.Cluster.PowerOn(ctx, node),
+		b.WaitNode(ctx, node, start),
+		b.WaitReady(ctx),
+	)
 }
 
-func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+// ms returns a duration in milliseconds.
+func ms(d time.Duration) float64 {
+	return float64(d.Microseconds()) / 1000
+}
 
 // progress prints the result of a round.
-func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+}

@@ -19,11 +19,14 @@ func failover(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 			if err != nil {
 				return err
 			}
+
 			seen, err := during(ctx, s, func() error { return b.Cluster.PowerOff(ctx, owner) })
 			if err != nil {
 				return err
 			}
-			v4, v6 := ms(seen[0].Gap()), ms(seen[1].Gap())
+
+			v4 := ms(seen[0].Gap())
+			v6 := ms(seen[1].Gap())
 			got["l2_failover_v4_p99_ms"] = max(got["l2_failover_v4_p99_ms"], v4)
 			got["l2_failover_v6_p99_ms"] = max(got["l2_failover_v6_p99_ms"], v6)
 			progress("%2d of %d: %s off, IPv4 %.0f ms, IPv6 %.0f ms", i+1, powerOffs, owner, v4, v6)
@@ -31,7 +34,9 @@ func failover(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 				return err
 			}
 		}
+
 		return nil
 	})
+
 	return got, err
 }

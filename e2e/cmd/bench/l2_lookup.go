@@ -36,10 +36,12 @@ func measureLookup(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("measure %s: %w: %s", lookupName, err, out)
 	}
+
 	found := perOperation.FindSubmatch(out)
 	if found == nil {
 		return errors.New("measure " + lookupName + ": no figure in what the benchmark printed")
 	}
+
 	fmt.Printf("bench: %s %s ns\n", lookupName, found[1])
 	return nil
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
-// plannedRounds is how often each planned event is shown.
+// plannedRounds is the number of rounds of each planned event.
 const plannedRounds = 5
 
-// helmRounds is how often the chart is upgraded and rolled back: each turn takes two minutes.
+// helmRounds is the number of upgrades of the chart, and of rollbacks. Each takes two minutes.
 const helmRounds = 3
 
 // drainFailed drains the owner and takes it back, and counts the probes without an answer.
@@ -40,6 +40,7 @@ func upgradeFailed(ctx context.Context, b *testbed.Bed) (map[string]float64, err
 		if err == nil {
 			_, err = b.Kubectl(ctx, "-n", testbed.Namespace, "rollout", "status", speakers, "--timeout=2m")
 		}
+
 		return err
 	})
 }
@@ -54,22 +55,32 @@ var helmFrom = flag.String(
 func helmFailed(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	if *helmFrom != "" {
 		b.UseArtifacts(*helmFrom)
-		err := errors.Join(b.LoadImage(ctx), b.Install(ctx), b.WaitReady(ctx))
+		err := errors.Join(
+			b.LoadImage(ctx),
+			b.Install(ctx),
+			b.WaitReady(ctx),
+		)
 		b.UseArtifacts(b.Path("dist"))
 		if err = errors.Join(err, b.LoadImage(ctx)); err != nil {
 			return nil, err
 		}
 	}
-	out, turn := map[string]float64{}, 0
+
+	out := map[string]float64{}
+	turn := 0
 	for range helmRounds {
 		upgraded, err := planned(ctx, b, 1, "helm_upgrade_failed", func(string) error {
 			turn++
 			pods := fmt.Sprintf("podAnnotations.turn=t%d", turn)
-			return errors.Join(b.Install(ctx, "--set", "speaker."+pods, "--set", "controller."+pods), b.WaitReady(ctx))
+			return errors.Join(
+				b.Install(ctx, "--set", "speaker."+pods, "--set", "controller."+pods),
+				b.WaitReady(ctx),
+			)
 		})
 		if err != nil {
 			return nil, err
 		}
+
 		back, err := planned(ctx, b, 1, "helm_rollback_failed", func(string) error {
 			_, err := b.Helm(ctx, "rollback", testbed.Release, "--namespace", testbed.Namespace, "--wait")
 			return errors.Join(err, b.WaitReady(ctx))
@@ -77,12 +88,15 @@ func helmFailed(ctx context.Context, b *testbed.Bed) (map[string]float64, error)
 		if err != nil {
 			return nil, err
 		}
+
 		out["helm_upgrade_failed"] += upgraded["helm_upgrade_failed"]
 		out["helm_rollback_failed"] += back["helm_rollback_failed"]
 	}
+
 	return out, nil
 }
 
+// planned counts the failed probes during a planned event of the owner, in several rounds.
 func planned(
 	ctx context.Context,
 	b *testbed.Bed,
@@ -97,10 +111,12 @@ func planned(
 			if err != nil {
 				return err
 			}
+
 			seen, err := during(ctx, s, func() error { return happen(owner) })
 			if err != nil {
 				return err
 			}
+
 			n := seen[0].Failed() + seen[1].Failed()
 			failed += n
 			for _, of := range seen {
@@ -110,6 +126,7 @@ func planned(
 					}
 				}
 			}
+
 			progress(
 				"%2d of %d: %s, %d of %d probes failed",
 				i+1,
@@ -119,7 +136,9 @@ func planned(
 				len(seen[0].Results)+len(seen[1].Results),
 			)
 		}
+
 		return nil
 	})
+
 	return map[string]float64{name: float64(failed)}, err
 }

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// kills is how often the speaker of the owner is killed, for each figure.
+	// kills is the number of kills of the owner's speaker, for each figure.
 	kills = 10
-	// forgetAfter is when the client of the cold figure loses its neighbour entries.
+	// forgetAfter is the time after which the client of the cold figure loses its neighbour entries.
 	forgetAfter = 100 * time.Millisecond
 )
 
@@ -26,15 +26,19 @@ func speakerKill(ctx context.Context, b *testbed.Bed) (map[string]float64, error
 			if cold {
 				name = "l2_speaker_kill_cold_gap_ms"
 			}
+
 			gap, err := killOnce(ctx, s, cold)
 			if err != nil {
 				return err
 			}
+
 			got[name] = max(got[name], ms(gap))
 			progress("%2d of %d: %s %.0f", i%kills+1, kills, name, ms(gap))
 		}
+
 		return nil
 	})
+
 	return got, err
 }
 
@@ -45,22 +49,26 @@ func killOnce(ctx context.Context, s *testbed.Stage, cold bool) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
+
 	seen, err := during(ctx, s, func() error {
 		wait, err := s.KillSpeaker(ctx, owner)
 		if err != nil {
 			return err
 		}
+
 		if cold {
 			time.Sleep(forgetAfter)
 			if err := forget(ctx, s.Bed, s.Addresses); err != nil {
 				return err
 			}
 		}
+
 		return wait()
 	})
 	if err != nil {
 		return 0, err
 	}
+
 	return max(seen[0].Gap(), seen[1].Gap()), s.ReplaceSpeaker(ctx, owner)
 }
 

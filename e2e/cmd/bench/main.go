@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-lb/holdfast/e2e/testbed"
 )
 
-// rounds is how many Services a series makes.
+// rounds is the number of Services of a series.
 const rounds = 30
 
 // series is a number of figures that are measured together.
@@ -58,49 +58,61 @@ func main() {
 	}
 }
 
+// run measures the figures that have the prefix.
 func run(ctx context.Context, only string) error {
 	found, err := measureAssignments(only)
 	if err != nil {
 		return err
 	}
+
 	inPackages, err := measurePackages(ctx, only)
 	if err != nil {
 		return err
 	}
+
 	routesFound, err := measureRoutes(ctx, only)
 	if err != nil {
 		return err
 	}
+
 	found = found || inPackages || routesFound
 	for _, s := range all {
 		if !slices.ContainsFunc(s.names, func(name string) bool { return len(selected(name, only)) > 0 }) {
 			continue
 		}
+
 		found = true
 		if err := s.measure(ctx, only); err != nil {
 			return fmt.Errorf("measure %s: %w", strings.Join(s.names, ", "), err)
 		}
 	}
+
 	for _, m := range ratios {
 		if !m.wants(only) {
 			continue
 		}
+
 		found = true
-		if err := withBed(ctx, 0, func(b *testbed.Bed) error { return m.print(ctx, b, only) }); err != nil {
+		err := withBed(ctx, 0, func(b *testbed.Bed) error { return m.print(ctx, b, only) })
+		if err != nil {
 			return fmt.Errorf("measure ratios: %w", err)
 		}
 	}
+
 	inLab, err := measureLab(ctx, only)
 	if err != nil {
 		return err
 	}
+
 	scaled, err := measureScale(ctx, only)
 	if err != nil {
 		return err
 	}
+
 	if !found && !inLab && !scaled {
 		return fmt.Errorf("nothing begins with %q", only)
 	}
+
 	return nil
 }
 
@@ -112,17 +124,22 @@ type figure struct {
 
 // selected returns the figures of a series of times that have the prefix.
 func selected(name, prefix string) []figure {
-	return slices.DeleteFunc([]figure{{name + "_ms", 0.50}, {name + "_p99_ms", 0.99}}, func(f figure) bool {
+	return slices.DeleteFunc([]figure{
+		{name + "_ms", 0.50},
+		{name + "_p99_ms", 0.99},
+	}, func(f figure) bool {
 		return !strings.HasPrefix(f.name, prefix)
 	})
 }
 
+// measure measures a series, and prints its figures.
 func (s series) measure(ctx context.Context, only string) error {
 	return withBed(ctx, s.minSync, func(b *testbed.Bed) error {
 		times, err := s.run(ctx, b)
 		if err != nil {
 			return err
 		}
+
 		for _, name := range s.names {
 			for _, f := range selected(name, only) {
 				fmt.Printf(
@@ -132,6 +149,7 @@ func (s series) measure(ctx context.Context, only string) error {
 				)
 			}
 		}
+
 		return nil
 	})
 }
@@ -142,15 +160,18 @@ func withBed(ctx context.Context, minSync time.Duration, use func(*testbed.Bed) 
 	if err != nil {
 		return err
 	}
+
 	defer func() { err = errors.Join(err, down()) }()
 	b, err := testbed.New(l)
 	if err != nil {
 		return err
 	}
+
 	restore, err := prepare(ctx, b)
 	if err != nil {
 		return err
 	}
+
 	defer func() { err = errors.Join(err, restore()) }()
 	return use(b)
 }
@@ -179,10 +200,12 @@ func open(ctx context.Context, minSync time.Duration) (l *lab.Lab, down func() e
 	case !errors.Is(err, lab.ErrNotUp):
 		return nil, nil, err
 	}
+
 	l, err = lab.Up(ctx, lab.Config{ProxyMinSync: minSync}, os.Stderr)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	// Also when ctx has ended.
 	return l, func() error { return lab.Down(context.WithoutCancel(ctx)) }, nil
 }

@@ -67,30 +67,35 @@ func ratioFigures(pkg, name, benchmark, metric string) []packageFigure {
 	return list
 }
 
-// measurePackages prints the figures that have the prefix, and reports whether there are such.
+// measurePackages prints the figures that have the prefix, and reports whether there is one.
 func measurePackages(ctx context.Context, only string) (found bool, err error) {
 	metrics := make(map[string]map[string]string)
 	for _, f := range packageFigures {
 		if !strings.HasPrefix(f.name, only) {
 			continue
 		}
+
 		found = true
 		key := f.pkg + " " + f.benchmark
 		if metrics[key] == nil {
-			if metrics[key], err = benchmarkPackage(ctx, f.pkg, f.benchmark); err != nil {
+			metrics[key], err = benchmarkPackage(ctx, f.pkg, f.benchmark)
+			if err != nil {
 				return found, err
 			}
 		}
+
 		value, ok := metrics[key][f.metric]
 		if !ok {
 			return found, fmt.Errorf("%s: the benchmark printed no %s", f.name, f.metric)
 		}
+
 		fmt.Printf("bench: %s %s %s\n", f.name, value, f.unit)
 	}
+
 	return found, nil
 }
 
-// ninefold are the benchmarks of which one round is not many runs already.
+// ninefold are the benchmarks that need several rounds. A round of all others has many runs.
 var ninefold = []string{"Full10k", "OneChange", "Map"}
 
 // benchmarkPackage runs a benchmark of a package and returns its metrics by unit.
@@ -99,6 +104,7 @@ func benchmarkPackage(ctx context.Context, pkg, name string) (map[string]string,
 	if slices.Contains(ninefold, name) {
 		rounds = "9x"
 	}
+
 	cmd := exec.CommandContext(
 		ctx,
 		"go",
@@ -114,6 +120,7 @@ func benchmarkPackage(ctx context.Context, pkg, name string) (map[string]string,
 	if err != nil {
 		return nil, fmt.Errorf("run benchmark %s of %s: %w\n%s", name, pkg, err, out)
 	}
+
 	return metricsOf(out, name), nil
 }
 
@@ -125,9 +132,11 @@ func metricsOf(out []byte, name string) map[string]string {
 		if len(f) < 2 || !strings.HasPrefix(f[0], "Benchmark"+name) {
 			continue
 		}
+
 		for i := 2; i+1 < len(f); i += 2 {
 			metrics[f[i+1]] = f[i]
 		}
 	}
+
 	return metrics
 }

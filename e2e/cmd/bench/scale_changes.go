@@ -11,50 +11,37 @@ import (
 )
 
 const (
-	// scaleChanges is how often an EndpointSlice changes, scaleStill how many times as long none does, changeEvery that
-	// time, scaleMoves how often one brings an address back.
+	// changeEvery is the time between two changes of EndpointSlices.
+	changeEvery = 250 * time.Millisecond
+	// scaleChanges is the number of changes, and scaleStill the number of such times without a change.
 	scaleChanges = 200
 	scaleStill   = 80
-	changeEvery  = 250 * time.Millisecond
-	scaleMoves   = 50
+	// scaleMoves is the number of changes that bring an address back.
+	scaleMoves = 50
 )
 
-// changes measures what a change of one EndpointSlice costs a speaker: a pod is replaced by another on another node,
-// which moves no address. It is compared with times as long without a change.
+// changes measures the cost of a change of one EndpointSlice for a speaker: a pod is replaced by another on another
+// node, which moves no address. The cost is relative to the same time without a change.
 func (s *simulation) changes(ctx context.Context, size int, got map[string]float64) error {
 	d, err := findSpeaker(s.b, s.speakers[0])
 	if err != nil {
 		return err
 	}
-	during := func(rounds int, do func(round int) error) (costs []time.Duration, err error) {
-		pace := time.NewTicker(changeEvery)
-		defer pace.Stop()
-		last, err := cpuOf(d.main)
-		for round := 0; err == nil && round < rounds; round++ {
-			if err = do(round); err != nil {
-				break
-			}
-			select {
-			case <-pace.C:
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-			before := last
-			last, err = cpuOf(d.main)
-			costs = append(costs, last-before)
-		}
-		return costs, err
-	}
-	change := func(round int) error { return s.fleet.write(ctx, round*7919%size, round+1, true) }
-	still, err := during(scaleStill, func(int) error { return nil })
+
+	still, err := costs(ctx, d, scaleStill, func(int) error { return nil })
 	if err != nil {
 		return err
 	}
-	profiled := s.profiles(ctx, "changes", scaleChanges*changeEvery)
-	changed, err := during(scaleChanges, change)
-	if err := errors.Join(err, profiled()); err != nil {
+
+	wait := s.profiles(ctx, "changes", scaleChanges*changeEvery)
+	changed, err := costs(ctx, d, scaleChanges, func(round int) error {
+		return s.fleet.write(ctx, round*7919%size, round+1, true)
+	})
+	err = errors.Join(err, wait())
+	if err != nil {
 		return err
 	}
+
 	us := func(d time.Duration) float64 { return float64(d) / 1000 }
 	got["scale_endpoint_change_cpu_us"] = us(quantile(changed, 0.5) - quantile(still, 0.5))
 	s.progress(
@@ -68,30 +55,70 @@ func (s *simulation) changes(ctx context.Context, size int, got map[string]float
 	return nil
 }
 
+// costs calls do at the pace of changes, and returns the CPU time of a daemon in each round.
+func costs(ctx context.Context, d daemon, rounds int, do func(round int) error) (out []time.Duration, err error) {
+	pace := time.NewTicker(changeEvery)
+	defer pace.Stop()
+
+	last, err := cpuOf(d.main)
+	if err != nil {
+		return nil, err
+	}
+
+	for round := range rounds {
+		err := do(round)
+		if err != nil {
+			return out, err
+		}
+
+		select {
+		case <-pace.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+
+		spent, err := cpuOf(d.main)
+		if err != nil {
+			return out, err
+		}
+
+		out = append(out, spent-last)
+		last = spent
+	}
+
+	return out, nil
+}
+
+// mean returns the mean of times.
 func mean(times []time.Duration) (sum time.Duration) {
 	for _, t := range times {
 		sum += t
 	}
+
 	return sum / time.Duration(len(times))
 }
 
-// moves measures how long it takes from the change of an EndpointSlice, by which a Service has ready endpoints again,
-// to the announcement of its address.
+// moves measures the time from the change of an EndpointSlice, by which a Service has ready endpoints again, to the
+// announcement of its address.
 func (s *simulation) moves(ctx context.Context, size int, got map[string]float64) error {
 	listener, err := s.b.Claims(ctx, testbed.Client, time.Second)
 	if err != nil {
 		return err
 	}
+
 	var times []time.Duration
 	for round := 0; err == nil && round < scaleMoves; round++ {
 		var took time.Duration
 		took, err = s.move(ctx, round*7919%size, listener)
 		times = append(times, took)
 	}
-	_, stopped := listener.Stop()
-	if err := errors.Join(err, stopped); err != nil {
+
+	_, stopErr := listener.Stop()
+	err = errors.Join(err, stopErr)
+	if err != nil {
 		return err
 	}
+
 	got["scale_endpoint_change_ms"] = ms(quantile(times, 0.5))
 	s.progress(
 		"to the announcement: p50 %v, p90 %v, max %v",
@@ -102,31 +129,42 @@ func (s *simulation) moves(ctx context.Context, size int, got map[string]float64
 	return nil
 }
 
+// move withdraws the address of a Service, and returns the time from its return to the announcement.
 func (s *simulation) move(ctx context.Context, i int, listener *testbed.Claims) (time.Duration, error) {
-	service, err := s.b.Kube.CoreV1().Services(app.Namespace).Get(ctx, serviceName(i), metav1.GetOptions{})
+	services := s.b.Kube.CoreV1().Services(app.Namespace)
+	service, err := services.Get(ctx, serviceName(i), metav1.GetOptions{})
 	if err != nil {
 		return 0, err
 	}
+
 	address := testbed.Addresses(service)[0]
-	if err := s.fleet.write(ctx, i, 0, false); err != nil {
+	err = s.fleet.write(ctx, i, 0, false)
+	if err != nil {
 		return 0, err
 	}
+
 	// Time to withdraw it: a speaker rests for a second at most after the run before.
-	if err := pause(ctx, 2*time.Second); err != nil {
+	err = pause(ctx, 2*time.Second)
+	if err != nil {
 		return 0, err
 	}
+
 	start := time.Now()
-	if err := s.fleet.write(ctx, i, 0, true); err != nil {
+	err = s.fleet.write(ctx, i, 0, true)
+	if err != nil {
 		return 0, err
 	}
+
 	var took time.Duration
 	err = testbed.Until(ctx, limit, "the announcement of "+address.String(), func(context.Context) error {
 		at, ok := whohas.First(listener.Since(start), start)[address]
 		if !ok {
 			return errors.New("it was not announced")
 		}
+
 		took = at.Sub(start)
 		return nil
 	})
+
 	return took, err
 }

@@ -33,21 +33,26 @@ func findDaemon(b *testbed.Bed, node string, programs ...string) (d daemon, err 
 	if err != nil {
 		return d, err
 	}
+
 	for _, pid := range pids {
 		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		if i := slices.Index(programs, strings.TrimSpace(string(name))); err == nil && i >= 0 {
+		i := slices.Index(programs, strings.TrimSpace(string(name)))
+		if err == nil && i >= 0 {
 			d.all = append(d.all, pid)
 			if i == 0 {
 				d.main = pid
 			}
 		}
 	}
+
 	if d.main == 0 {
 		return d, fmt.Errorf("no process %s on %s", programs[0], node)
 	}
+
 	return d, nil
 }
 
+// findSpeaker finds the processes of the speaker on a node.
 func findSpeaker(b *testbed.Bed, node string) (daemon, error) {
 	return findDaemon(b, node, "speaker", "heartbeat", "bgp")
 }
@@ -57,25 +62,31 @@ func cpuOf(pids ...int) (total time.Duration, err error) {
 	const processWide = 2 // CPUCLOCK_SCHED
 	for _, pid := range pids {
 		var t unix.Timespec
-		if err := unix.ClockGettime(int32(^pid<<3|processWide), &t); err != nil {
+		err := unix.ClockGettime(int32(^pid<<3|processWide), &t)
+		if err != nil {
 			return 0, fmt.Errorf("read CPU time of process %d: %w", pid, err)
 		}
+
 		total += time.Duration(t.Nano())
 	}
+
 	return total, nil
 }
 
 // held is the memory of processes: rss counts what they share once for each, pss divides it among all that share it.
 type held struct{ rss, pss float64 }
 
+// memoryOf returns the memory of processes.
 func memoryOf(pids ...int) (m held, err error) {
 	for _, pid := range pids {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 		if err != nil {
 			return m, err
 		}
+
 		for line := range strings.Lines(string(text)) {
-			if fields := strings.Fields(line); len(fields) == 3 {
+			fields := strings.Fields(line)
+			if len(fields) == 3 {
 				kib, _ := strconv.ParseFloat(fields[1], 64)
 				switch fields[0] {
 				case "Rss:":
@@ -86,6 +97,7 @@ func memoryOf(pids ...int) (m held, err error) {
 			}
 		}
 	}
+
 	return m, nil
 }
 
@@ -124,6 +136,7 @@ func countRequests(ctx context.Context, b *testbed.Bed) error {
 			return fmt.Errorf("count requests: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -133,6 +146,7 @@ func requests(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read metrics of the API server: %w", err)
 	}
+
 	out := map[string]float64{}
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, 1<<20)
@@ -140,16 +154,19 @@ func requests(ctx context.Context, b *testbed.Bed) (map[string]float64, error) {
 		if !strings.HasPrefix(lines.Text(), "apiserver_flowcontrol_dispatched_requests_total{") {
 			continue
 		}
+
 		for _, account := range requestKinds {
 			if strings.Contains(lines.Text(), `flow_schema="`+account+`"`) {
 				n, err := strconv.ParseFloat(lines.Text()[strings.LastIndexByte(lines.Text(), ' ')+1:], 64)
 				if err != nil {
 					return nil, err
 				}
+
 				out[account] += n
 			}
 		}
 	}
+
 	return out, lines.Err()
 }
 
@@ -158,9 +175,11 @@ func profile(ctx context.Context, d daemon, file, page string) error {
 	if *scaleProfiles == "" {
 		return nil
 	}
+
 	if err := os.MkdirAll(*scaleProfiles, 0o755); err != nil {
 		return err
 	}
+
 	net := fmt.Sprintf("--net=/proc/%d/ns/net", d.main)
 	cmd := exec.CommandContext(
 		ctx,
@@ -172,8 +191,10 @@ func profile(ctx context.Context, d daemon, file, page string) error {
 		filepath.Join(*scaleProfiles, file),
 		"http://127.0.0.1:9219/debug/pprof/"+page,
 	)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		return fmt.Errorf("read profile %s: %w", page, errors.Join(err, errors.New(string(out))))
 	}
+
 	return nil
 }

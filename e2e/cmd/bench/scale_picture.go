@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// point is what was measured with so many Services.
+// point has the figures of a number of Services.
 type point struct {
 	services int
 	figures  map[string]float64
@@ -41,14 +41,17 @@ func picture(points []point) []byte {
 	for i, name := range panels {
 		panel(&out, points, name, i%panelsInRow*panelWide, i/panelsInRow*panelHigh)
 	}
+
 	fmt.Fprintln(&out, "</svg>")
 	return out.Bytes()
 }
 
+// panel draws the growth of one figure.
 func panel(out *bytes.Buffer, points []point, name string, left, top int) {
 	highest := slices.MaxFunc(points, func(a, b point) int {
 		return int(1000 * (a.figures[name] - b.figures[name]))
 	}).figures[name]
+
 	highest = max(highest, 0.001)
 	last := points[len(points)-1].services
 	fmt.Fprintf(out, `<g transform="translate(%d %d)">`+"\n", left, top)
@@ -84,6 +87,7 @@ func panel(out *bytes.Buffer, points []point, name string, left, top int) {
 			p.services,
 		)
 	}
+
 	fmt.Fprintf(out, `<polyline points="%s" fill="none" stroke="#06c"/>`+"\n", strings.TrimSpace(line.String()))
 	fmt.Fprintf(
 		out,

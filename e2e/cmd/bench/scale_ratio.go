@@ -20,7 +20,7 @@ import (
 // The rates of creation are compared where so many Services are there, up to so many.
 const ratioFrom, ratioTo = 2000, 3000
 
-// ratioRounds is how often Holdfast is compared.
+// ratioRounds is the number of comparisons.
 const ratioRounds = 3
 
 // compare finds how many times as fast as a bare client Holdfast serves new Services, each time in a new cluster: an
@@ -34,20 +34,24 @@ func compare(ctx context.Context) (ratio float64, err error) {
 		})
 		return rate, err
 	}
+
 	before, err := rate((*simulation).bareRate)
 	if err != nil {
 		return 0, err
 	}
+
 	var ratios []float64
 	for range ratioRounds {
 		ours, err := rate((*simulation).ownRate)
 		if err != nil {
 			return 0, err
 		}
+
 		after, err := rate((*simulation).bareRate)
 		if err != nil {
 			return 0, err
 		}
+
 		progress(
 			"of %d Services the last %d: Holdfast %.0f/s, the bare client %.0f/s before and %.0f/s after",
 			ratioTo,
@@ -59,11 +63,12 @@ func compare(ctx context.Context) (ratio float64, err error) {
 		ratios = append(ratios, ours/math.Sqrt(before*after))
 		before = after
 	}
+
 	slices.Sort(ratios)
 	return ratios[ratioRounds/2], nil
 }
 
-// ownRate is how many Services a second Holdfast serves.
+// ownRate returns the number of Services that Holdfast serves in a second.
 func (s *simulation) ownRate(ctx context.Context) (float64, error) {
 	if err := s.install(ctx); err != nil {
 		return 0, err
@@ -71,7 +76,7 @@ func (s *simulation) ownRate(ctx context.Context) (float64, error) {
 	return s.rate(ctx, nil)
 }
 
-// bareRate is how many Services a second the bare client serves.
+// bareRate returns the number of Services that the bare client serves in a second.
 func (s *simulation) bareRate(ctx context.Context) (rate float64, err error) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -84,6 +89,7 @@ func (s *simulation) bareRate(ctx context.Context) (rate float64, err error) {
 		}
 		return err
 	})
+
 	err = group.Wait()
 	return rate, err
 }
@@ -100,7 +106,8 @@ func (s *simulation) rate(ctx context.Context, class *string) (float64, error) {
 // barePatches are what Holdfast writes to a new Service, without a decision: the controller the first, the announcing
 // speaker the second.
 func barePatches(i int) (patches [][]byte, err error) {
-	address, at := hostAt(netip.MustParseAddr("10.154.0.0"), i).String(), metav1.Now()
+	address := hostAt(netip.MustParseAddr("10.154.0.0"), i).String()
+	at := metav1.Now()
 	assigned := metav1.Condition{
 		Type:               v1beta1.ConditionAddressAssigned,
 		Status:             metav1.ConditionTrue,
@@ -144,8 +151,10 @@ func barePatches(i int) (patches [][]byte, err error) {
 		if err != nil {
 			return nil, err
 		}
+
 		patches = append(patches, body)
 	}
+
 	return patches, nil
 }
 
@@ -156,27 +165,40 @@ func (f fleet) bare(ctx context.Context) error {
 	group.SetLimit(parallel)
 	watched := f.watch(both, func(s *corev1.Service) bool {
 		var i int
-		if _, err := fmt.Sscanf(s.Name, "scale-%05d", &i); err != nil ||
+		_, err := fmt.Sscanf(s.Name, "scale-%05d", &i)
+		if err != nil ||
 			len(testbed.Addresses(s)) > 0 ||
 			s.DeletionTimestamp != nil {
 			return false
 		}
+
 		group.Go(func() error {
 			patches, err := barePatches(i)
 			for _, body := range patches {
 				if err == nil {
 					_, err = f.b.Kube.CoreV1().
 						Services(app.Namespace).
-						Patch(both, s.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+						Patch(
+							both,
+							s.Name,
+							types.MergePatchType,
+							body,
+							metav1.PatchOptions{},
+							"status",
+						)
 				}
 			}
+
 			return err
 		})
+
 		return false
 	})
+
 	err := errors.Join(group.Wait(), watched)
 	if ctx.Err() != nil {
 		return nil
 	}
+
 	return fmt.Errorf("bare client: %w", err)
 }

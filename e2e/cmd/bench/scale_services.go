@@ -25,16 +25,17 @@ import (
 const (
 	scaleName     = "bench-scale"
 	scaleSelector = "bench=" + scaleName
-	// scaleLimit for all Services to get there.
+	// scaleLimit bounds the wait for all Services.
 	scaleLimit = 20 * time.Minute
-	// calmTime without a change of any of them is when their conditions are written.
+	// calmTime is the time without a change after which all conditions count as written.
 	calmTime = 20 * time.Second
-	// repeatTime is for how long an address that has moved is announced again, and handed over by who had it.
+	// repeatTime exceeds the time for which a moved address is announced again, and handed over.
 	repeatTime = time.Minute
 	// serviceProxyLabel names another proxy than kube-proxy, which would load the machine of the measurement.
 	serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 )
 
+// scaleObjects returns the pool of the Services, and their advertisement.
 func scaleObjects() []byte {
 	return fmt.Appendf(nil, `
 apiVersion: holdfast.dev/v1beta1
@@ -55,8 +56,12 @@ type fleet struct {
 	crowd crowd
 }
 
-func serviceName(i int) string { return fmt.Sprintf("scale-%05d", i) }
+// serviceName returns the name of a Service.
+func serviceName(i int) string {
+	return fmt.Sprintf("scale-%05d", i)
+}
 
+// service returns a Service that no proxy serves.
 func (f fleet) service(i int, class *string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -69,7 +74,11 @@ func (f fleet) service(i int, class *string) *corev1.Service {
 			AllocateLoadBalancerNodePorts: new(false), // there are fewer than Services here
 			IPFamilyPolicy:                new(corev1.IPFamilyPolicySingleStack),
 			Ports: []corev1.ServicePort{
-				{Name: "http", Port: testbed.HTTPPort, TargetPort: intstr.FromInt32(8080)},
+				{
+					Name:       "http",
+					Port:       testbed.HTTPPort,
+					TargetPort: intstr.FromInt32(8080),
+				},
 			},
 		},
 	}
@@ -81,9 +90,13 @@ func (f fleet) slice(i, generation int, ready bool) *discoveryv1.EndpointSlice {
 	endpoint := func(at, node int) discoveryv1.Endpoint {
 		address := hostAt(netip.MustParseAddr("10.192.0.1"), at)
 		return discoveryv1.Endpoint{
-			Addresses:  []string{address.String()},
-			NodeName:   &f.crowd.names[node%len(f.crowd.names)],
-			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: new(false)},
+			Addresses: []string{address.String()},
+			NodeName:  &f.crowd.names[node%len(f.crowd.names)],
+			Conditions: discoveryv1.EndpointConditions{
+				Ready:       &ready,
+				Serving:     &ready,
+				Terminating: new(false),
+			},
 			TargetRef: &corev1.ObjectReference{
 				Kind:      "Pod",
 				Namespace: app.Namespace,
@@ -91,18 +104,29 @@ func (f fleet) slice(i, generation int, ready bool) *discoveryv1.EndpointSlice {
 			},
 		}
 	}
+
 	return &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i), Labels: map[string]string{
-			"bench":                      scaleName,
-			serviceProxyLabel:            "none",
-			discoveryv1.LabelServiceName: serviceName(i),
-			discoveryv1.LabelManagedBy:   scaleName,
-		}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: serviceName(i),
+			Labels: map[string]string{
+				"bench":                      scaleName,
+				serviceProxyLabel:            "none",
+				discoveryv1.LabelServiceName: serviceName(i),
+				discoveryv1.LabelManagedBy:   scaleName,
+			},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{
-			{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)},
+			{
+				Name:     new("http"),
+				Port:     new(int32(8080)),
+				Protocol: new(corev1.ProtocolTCP),
+			},
 		},
-		Endpoints: []discoveryv1.Endpoint{endpoint(2*i, i), endpoint(2*i+1+generation<<18, i+1+generation)},
+		Endpoints: []discoveryv1.Endpoint{
+			endpoint(2*i, i),
+			endpoint(2*i+1+generation<<18, i+1+generation),
+		},
 	}
 }
 
@@ -112,17 +136,24 @@ func (f fleet) write(ctx context.Context, i, generation int, ready bool) error {
 	if err == nil {
 		_, err = f.b.Kube.DiscoveryV1().
 			EndpointSlices(app.Namespace).
-			Patch(ctx, serviceName(i), types.MergePatchType, body, metav1.PatchOptions{})
+			Patch(
+				ctx,
+				serviceName(i),
+				types.MergePatchType,
+				body,
+				metav1.PatchOptions{},
+			)
 	}
+
 	return err
 }
 
-// grow creates Services up to a number, and returns when each of all had its address, in the order in which they got
-// them. Before each it calls next, unless that is nil, also for several at once.
+// grow creates Services up to a number, and returns the times at which they got their addresses, in order. It calls
+// next before each creation, unless that is nil, and several at once.
 func (f fleet) grow(ctx context.Context, from, to int, class *string, next func(i int)) (at []time.Time, err error) {
 	group, both := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		at, err = f.arrivals(both, to)
+		at, err = f.waitAddresses(both, to)
 		return err
 	})
 	group.Go(func() error {
@@ -130,25 +161,34 @@ func (f fleet) grow(ctx context.Context, from, to int, class *string, next func(
 			if next != nil {
 				next(i)
 			}
-			if _, err := f.b.Kube.CoreV1().Services(app.Namespace).Create(ctx, f.service(i, class),
-				metav1.CreateOptions{}); err != nil {
-				return err
-			}
-			_, err := f.b.Kube.DiscoveryV1().
-				EndpointSlices(app.Namespace).
-				Create(ctx, f.slice(i, 0, true), metav1.CreateOptions{})
-			return err
+
+			return f.create(ctx, i, class)
 		})
 	})
 	return at, group.Wait()
 }
 
+// create creates a Service and its EndpointSlice.
+func (f fleet) create(ctx context.Context, i int, class *string) error {
+	services := f.b.Kube.CoreV1().Services(app.Namespace)
+	_, err := services.Create(ctx, f.service(i, class), metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+
+	endpointSlices := f.b.Kube.DiscoveryV1().EndpointSlices(app.Namespace)
+	_, err = endpointSlices.Create(ctx, f.slice(i, 0, true), metav1.CreateOptions{})
+	return err
+}
+
+// each calls do for some Services, several at once.
 func (f fleet) each(ctx context.Context, from, to int, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
 	for i := from; i < to; i++ {
 		group.Go(func() error { return do(ctx, i) })
 	}
+
 	return group.Wait()
 }
 
@@ -156,16 +196,22 @@ func (f fleet) each(ctx context.Context, from, to int, do func(ctx context.Conte
 func (f fleet) watch(ctx context.Context, do func(s *corev1.Service) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, scaleLimit)
 	defer cancel()
-	source := cache.NewFilteredListWatchFromClient(f.b.Kube.CoreV1().RESTClient(), "services", app.Namespace,
-		func(o *metav1.ListOptions) { o.LabelSelector = scaleSelector })
+	source := cache.NewFilteredListWatchFromClient(
+		f.b.Kube.CoreV1().RESTClient(),
+		"services",
+		app.Namespace,
+		func(o *metav1.ListOptions) { o.LabelSelector = scaleSelector },
+	)
 	_, err := watchtools.UntilWithSync(ctx, source, &corev1.Service{}, nil, func(event watch.Event) (bool, error) {
 		s, ok := event.Object.(*corev1.Service)
 		return ok && do(s), nil
 	})
+
 	return err
 }
 
-func (f fleet) arrivals(ctx context.Context, want int) (at []time.Time, err error) {
+// waitAddresses waits until so many Services have their addresses, and returns when each was seen to have them.
+func (f fleet) waitAddresses(ctx context.Context, want int) (at []time.Time, err error) {
 	seen := map[string]bool{}
 	err = f.watch(ctx, func(s *corev1.Service) bool {
 		if len(testbed.Addresses(s)) > 0 && !seen[s.Name] {
@@ -177,11 +223,12 @@ func (f fleet) arrivals(ctx context.Context, want int) (at []time.Time, err erro
 	if err != nil {
 		err = fmt.Errorf("wait for addresses, %d of %d are there: %w", len(at), want, err)
 	}
+
 	return at, err
 }
 
-// announced waits until so many Services say that their address is announced.
-func (f fleet) announced(ctx context.Context, want int) error {
+// waitAnnounced waits until so many Services have the condition that their address is announced.
+func (f fleet) waitAnnounced(ctx context.Context, want int) error {
 	seen := map[string]bool{}
 	err := f.watch(ctx, func(s *corev1.Service) bool {
 		if meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAnnouncedL2) {
@@ -192,32 +239,37 @@ func (f fleet) announced(ctx context.Context, want int) error {
 	if err != nil {
 		err = fmt.Errorf("wait for announcements, %d of %d are there: %w", len(seen), want, err)
 	}
+
 	return err
 }
 
-// calm waits for the end of all writes to the Services: conditions follow the announcements
-// later, and a speaker that leaves and returns causes two moves.
-func (f fleet) calm(ctx context.Context) error {
+// waitCalm waits for the end of all writes to the Services: conditions follow the announcements later, and a speaker
+// that leaves and returns causes two moves.
+func (f fleet) waitCalm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, scaleLimit)
 	defer cancel()
-	list, err := f.b.Kube.CoreV1().
-		Services(app.Namespace).
-		List(ctx, metav1.ListOptions{LabelSelector: scaleSelector, Limit: 1})
+
+	services := f.b.Kube.CoreV1().Services(app.Namespace)
+	list, err := services.List(ctx, metav1.ListOptions{LabelSelector: scaleSelector, Limit: 1})
 	if err != nil {
 		return fmt.Errorf("list Services: %w", err)
 	}
-	changes, err := f.b.Kube.CoreV1().
-		Services(app.Namespace).
-		Watch(ctx, metav1.ListOptions{LabelSelector: scaleSelector, ResourceVersion: list.ResourceVersion})
+
+	changes, err := services.Watch(ctx, metav1.ListOptions{
+		LabelSelector:   scaleSelector,
+		ResourceVersion: list.ResourceVersion,
+	})
 	if err != nil {
 		return fmt.Errorf("watch Services: %w", err)
 	}
 	defer changes.Stop()
-	count, last := 0, ""
+
+	count := 0
+	last := ""
 	for {
 		select {
-		case e, open := <-changes.ResultChan():
-			if !open {
+		case e, isOpen := <-changes.ResultChan():
+			if !isOpen {
 				return fmt.Errorf(
 					"the watch of Services ended before they were calm, after %d changes, the last one of %s: %w",
 					count,
@@ -225,16 +277,22 @@ func (f fleet) calm(ctx context.Context) error {
 					ctx.Err(),
 				)
 			}
+
 			count++
-			if s, ok := e.Object.(*corev1.Service); ok && len(s.ManagedFields) > 0 {
-				newest := slices.MaxFunc(
-					s.ManagedFields,
-					func(a, b metav1.ManagedFieldsEntry) int { return a.Time.Compare(b.Time.Time) },
-				)
-				last = fmt.Sprintf("%s by %s", s.Name, newest.Manager)
+			s, ok := e.Object.(*corev1.Service)
+			if ok && len(s.ManagedFields) > 0 {
+				last = describeWriter(s)
 			}
 		case <-time.After(calmTime):
 			return nil
 		}
 	}
+}
+
+// describeWriter returns the name of a Service, and the program that wrote it last.
+func describeWriter(s *corev1.Service) string {
+	newest := slices.MaxFunc(s.ManagedFields, func(a, b metav1.ManagedFieldsEntry) int {
+		return a.Time.Compare(b.Time.Time)
+	})
+	return fmt.Sprintf("%s by %s", s.Name, newest.Manager)
 }

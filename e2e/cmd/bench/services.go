@@ -16,7 +16,11 @@ import (
 )
 
 // app serves all Services of all series.
-var app = testbed.App{Namespace: "bench", Name: "echo", Replicas: 2}
+var app = testbed.App{
+	Namespace: "bench",
+	Name:      "echo",
+	Replicas:  2,
+}
 
 // prepare installs Holdfast and the application, and returns a function that removes them.
 func prepare(ctx context.Context, b *testbed.Bed) (restore func() error, err error) {
@@ -27,6 +31,7 @@ func prepare(ctx context.Context, b *testbed.Bed) (restore func() error, err err
 		}
 		return err
 	}
+
 	for _, step := range []func(context.Context) error{
 		b.Build, b.LoadImage,
 		func(ctx context.Context) error { return b.Install(ctx) },
@@ -43,6 +48,7 @@ func prepare(ctx context.Context, b *testbed.Bed) (restore func() error, err err
 			return nil, errors.Join(err, undo())
 		}
 	}
+
 	return undo, nil
 }
 
@@ -59,14 +65,22 @@ func services(toAddress, toFetch string) func(context.Context, *testbed.Bed) (ma
 			if err != nil {
 				return nil, err
 			}
+
 			times[toAddress] = append(times[toAddress], address)
 			times[toFetch] = append(times[toFetch], answer)
-			fmt.Fprintf(os.Stderr, "%2d of %d: address after %s, answer after %s\n", i+1, rounds,
-				address.Round(time.Millisecond), answer.Round(time.Millisecond))
+			fmt.Fprintf(
+				os.Stderr,
+				"%2d of %d: address after %s, answer after %s\n",
+				i+1,
+				rounds,
+				address.Round(time.Millisecond),
+				answer.Round(time.Millisecond),
+			)
 			if err := b.FlushNeighbours(ctx, testbed.Client); err != nil {
 				return nil, err
 			}
 		}
+
 		return times, nil
 	}
 }
@@ -78,6 +92,8 @@ const every = 3 * time.Second
 // limit for one Service to be served.
 const limit = time.Minute
 
+// one creates a Service when it is due, and returns the times until it has its address and until a client gets an
+// answer.
 func one(
 	ctx context.Context,
 	b *testbed.Bed,
@@ -90,30 +106,37 @@ func one(
 	if err != nil {
 		return 0, 0, err
 	}
+
 	select {
 	case <-due:
 	case <-ctx.Done():
 		return 0, 0, ctx.Err()
 	}
+
 	client := b.Kube.CoreV1().Services(app.Namespace)
 	events, err := client.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		return 0, 0, fmt.Errorf("watch Service %s: %w", name, err)
 	}
 	defer events.Stop()
+
 	start := time.Now()
-	if _, err := client.Create(ctx, testbed.Service(app, name), metav1.CreateOptions{}); err != nil {
+	_, err = client.Create(ctx, testbed.Service(app, name), metav1.CreateOptions{})
+	if err != nil {
 		return 0, 0, fmt.Errorf("create Service %s: %w", name, err)
 	}
+
 	got, err := firstAddress(events)
 	if err != nil {
 		return 0, 0, fmt.Errorf("watch Service %s: %w", name, err)
 	}
+
 	address = time.Since(start)
 	first, err := fetch(got)
 	if err != nil {
 		return 0, 0, err
 	}
+
 	return address, first.End().Sub(start), nil
 }
 
@@ -121,10 +144,12 @@ func one(
 func firstAddress(events watch.Interface) (netip.Addr, error) {
 	for event := range events.ResultChan() {
 		if s, ok := event.Object.(*corev1.Service); ok {
-			if got := testbed.Addresses(s); len(got) == 2 {
+			got := testbed.Addresses(s)
+			if len(got) == 2 {
 				return got[0], nil
 			}
 		}
 	}
+
 	return netip.Addr{}, errors.New("it ended before there was an address")
 }
