@@ -76,6 +76,7 @@ func filteredAccess(r *problemList, object lb.Object, o *corev1.Service, opt Opt
 	default:
 		r.add(object, lb.InvalidLimit, `annotation %s (%q) logs nothing`, AnnotationLogDrops, value)
 	}
+
 	return a
 }
 
@@ -91,9 +92,11 @@ func readLists(r *problemList, object lb.Object, o *corev1.Service, a *lb.Access
 	deny := readSources(splitSources(text))
 	deny.reportTo(r, object, "annotation "+AnnotationSourceRangesDeny)
 	a.Deny = deny.prefixes
+
 	if len(deny.prefixes) == 0 {
 		// If no entry is valid, the list may mean any source.
-		a.Allow, a.Restricted = nil, true
+		a.Allow = nil
+		a.Restricted = true
 	}
 }
 
@@ -110,6 +113,7 @@ func readInternal(r *problemList, object lb.Object, o *corev1.Service, opt Optio
 		r.add(object, lb.InvalidSourceRange, "annotation %s is %q, neither %s nor %s, and changes nothing",
 			AnnotationInternalTraffic, value, InternalAllow, InternalFilter)
 	}
+
 	return opt.AllowInternal
 }
 
@@ -118,10 +122,12 @@ func readInternal(r *problemList, object lb.Object, o *corev1.Service, opt Optio
 func (opt Options) reportAccess(r *problemList, object lb.Object, o *corev1.Service) {
 	var keys []string
 	for _, key := range filterAnnotations {
-		if _, ok := o.Annotations[key]; ok {
+		_, isSet := o.Annotations[key]
+		if isSet {
 			keys = append(keys, key)
 		}
 	}
+
 	if len(keys) > 0 {
 		opt.reportUnenforced(r, object, strings.Join(keys, ", "))
 	}
@@ -134,9 +140,11 @@ func (opt Options) dropFilterTerms(r *problemList, pools []*pool) {
 		if p.Restricted {
 			opt.reportUnenforced(r, lb.Object{Kind: KindPool, Name: p.Name}, "spec.sourceRanges")
 		}
+
 		p.Restricted = p.Restricted && opt.OtherDataPath
 		p.SourceRanges = nil
-		p.Reset, p.Open = false, false
+		p.Reset = false
+		p.Open = false
 	}
 }
 
@@ -147,6 +155,7 @@ func (opt Options) reportUnenforced(r *problemList, object lb.Object, setting st
 			"nothing enforces %s, since Holdfast does not filter (dataPath: Other)", setting)
 		return
 	}
+
 	r.add(object, lb.FilterDisabled, "filtering is turned off, which leaves without effect: %s", setting)
 }
 
@@ -156,18 +165,24 @@ func (opt Options) reportUnenforced(r *problemList, object lb.Object, setting st
 func readAllowed(r *problemList, object lb.Object, o *corev1.Service) (allow []netip.Prefix, restricted bool) {
 	type namedSources struct {
 		name string
-		sources
+		sourceRangeList
 	}
 	var lists []namedSources
-	if text, ok := o.Annotations[AnnotationSourceRanges]; ok {
-		lists = append(lists, namedSources{"annotation " + AnnotationSourceRanges, readSources(splitSources(text))})
+	add := func(name string, entries []string) {
+		lists = append(lists, namedSources{name: name, sourceRangeList: readSources(entries)})
 	}
+
+	if text, ok := o.Annotations[AnnotationSourceRanges]; ok {
+		add("annotation "+AnnotationSourceRanges, splitSources(text))
+	}
+
 	ranges := o.Spec.LoadBalancerSourceRanges
 	if len(ranges) > 0 {
-		lists = append(lists, namedSources{"spec.loadBalancerSourceRanges", readSources(ranges)})
+		add("spec.loadBalancerSourceRanges", ranges)
 	}
+
 	if text, ok := o.Annotations[KubernetesSourceRanges]; ok {
-		lists = append(lists, namedSources{"annotation " + KubernetesSourceRanges, readSources(splitSources(text))})
+		add("annotation "+KubernetesSourceRanges, splitSources(text))
 	}
 	if len(lists) == 0 {
 		return nil, false
@@ -180,6 +195,7 @@ func readAllowed(r *problemList, object lb.Object, o *corev1.Service) (allow []n
 			r.add(object, lb.ConflictingSourceRanges, "%s is in force, %s differs and is not", inForce.name, l.name)
 		}
 	}
+
 	return inForce.prefixes, true
 }
 
@@ -195,11 +211,12 @@ func readLimit(r *problemList, object lb.Object, o *corev1.Service, keys ...stri
 		r.add(object, lb.InvalidLimit, "annotation %s (%q) limits nothing", key, value)
 		return 0
 	}
+
 	return int(n)
 }
 
-// sources is a parsed list of source ranges.
-type sources struct {
+// sourceRangeList is a parsed list of source ranges.
+type sourceRangeList struct {
 	// prefixes are masked and ordered; none lies within another.
 	prefixes []netip.Prefix
 	// invalid describes the invalid entries.
@@ -208,12 +225,14 @@ type sources struct {
 
 // splitSources splits an annotation at commas and line ends, since YAML folds long lists over lines.
 func splitSources(text string) []string {
-	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == '\n' })
+	return strings.FieldsFunc(text, func(r rune) bool {
+		return r == ',' || r == '\n'
+	})
 }
 
 // readSources reads every valid entry. It skips blank entries.
-func readSources(entries []string) sources {
-	var s sources
+func readSources(entries []string) sourceRangeList {
+	var s sourceRangeList
 	for _, entry := range entries {
 		if strings.TrimSpace(entry) == "" {
 			continue
@@ -224,6 +243,7 @@ func readSources(entries []string) sources {
 			s.invalid = append(s.invalid, err.Error())
 			continue
 		}
+
 		s.prefixes = append(s.prefixes, p)
 	}
 
@@ -232,7 +252,7 @@ func readSources(entries []string) sources {
 }
 
 // reportTo reports the invalid entries of a list.
-func (s sources) reportTo(r *problemList, object lb.Object, name string) {
+func (s sourceRangeList) reportTo(r *problemList, object lb.Object, name string) {
 	switch {
 	case len(s.prefixes) == 0 && len(s.invalid) == 0:
 		r.add(object, lb.NoSourceAllowed, "%s is empty, so all traffic is denied", name)
@@ -264,5 +284,6 @@ func parseSource(entry string) (netip.Prefix, error) {
 		}
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}
+
 	return p.Masked(), nil
 }

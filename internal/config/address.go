@@ -22,6 +22,7 @@ func parseAddr(s string) (netip.Addr, error) {
 	case a.Is4In6():
 		return netip.Addr{}, fmt.Errorf("%.60q is an IPv4 address in IPv6 form: write %s", s, a.Unmap())
 	}
+
 	return a, nil
 }
 
@@ -33,6 +34,7 @@ func Addresses(texts []string) (out []netip.Addr) {
 			out = append(out, a)
 		}
 	}
+
 	return out
 }
 
@@ -56,9 +58,11 @@ func parseRange(entry string) (r lb.Range, note string, err error) {
 		}
 	}
 
-	if r.From.IsUnspecified() && !r.To.Next().IsValid() {
+	isEverything := r.From.IsUnspecified() && !r.To.Next().IsValid()
+	if isEverything {
 		return lb.Range{}, "", fmt.Errorf("%q is every address there is: write the prefix that is yours to give", entry)
 	}
+
 	return r, note, nil
 }
 
@@ -81,6 +85,7 @@ func parseSpan(entry string) (lb.Range, error) {
 	case to.Less(from):
 		return lb.Range{}, fmt.Errorf("%q is reversed: write %s-%s", entry, to, from)
 	}
+
 	return lb.Range{From: from, To: to}, nil
 }
 
@@ -96,5 +101,6 @@ func shortestPrefix(r lb.Range) int {
 			return bits
 		}
 	}
+
 	return r.From.BitLen()
 }

@@ -25,13 +25,18 @@ func compileL2Advertisements(
 		}
 		for i, p := range o.Spec.PreferredNodeSelectors {
 			field := fmt.Sprintf("spec.preferredNodeSelectors[%d].preference", i)
-			selector := selectorOrNothing(r, object, field, p.Preference)
-			a.Preferred = append(a.Preferred, lb.Preference{Weight: int(p.Weight), Selector: selector})
+			a.Preferred = append(a.Preferred, lb.Preference{
+				Weight:   int(p.Weight),
+				Selector: selectorOrNothing(r, object, field, p.Preference),
+			})
 		}
+
 		out = append(out, a)
 	}
 
-	slices.SortFunc(out, func(a, b lb.L2Advertisement) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b lb.L2Advertisement) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
 	return out
 }
 
@@ -54,12 +59,16 @@ func compileBGPAdvertisements(
 			LocalPref:           uint32(o.Spec.LocalPref),
 			Communities:         compileCommunities(r, object, o.Spec.Communities, names),
 			Prepend:             uint8(o.Spec.ASPathPrepend),
-			MED:                 lb.MED{Sent: o.Spec.MED != nil, Value: uint32(valueOr(o.Spec.MED, 0))},
-			Peers:               slices.Clone(o.Spec.Peers),
+			MED: lb.MED{
+				Sent:  o.Spec.MED != nil,
+				Value: uint32(valueOr(o.Spec.MED, 0)),
+			},
+			Peers: slices.Clone(o.Spec.Peers),
 		}
 
 		for _, name := range a.Peers {
-			if !slices.ContainsFunc(peers, func(p *v1beta1.BGPPeer) bool { return p.Name == name }) {
+			hasName := func(p *v1beta1.BGPPeer) bool { return p.Name == name }
+			if !slices.ContainsFunc(peers, hasName) {
 				r.add(object, lb.UnknownReference, "spec.peers names BGPPeer %q, which does not exist", name)
 			}
 		}
@@ -68,6 +77,7 @@ func compileBGPAdvertisements(
 			out = append(out, a)
 		}
 	}
+
 	return out
 }
 
@@ -75,7 +85,8 @@ func compileBGPAdvertisements(
 // become empty, which selects all pools.
 func compileScope(r *problemList, object lb.Object, s v1beta1.AdvertisementScope, pools []*pool) lb.Scope {
 	for _, name := range s.IPAddressPools {
-		if !slices.ContainsFunc(pools, func(p *pool) bool { return p.Name == name }) {
+		hasName := func(p *pool) bool { return p.Name == name }
+		if !slices.ContainsFunc(pools, hasName) {
 			r.add(object, lb.UnknownReference, "spec.ipAddressPools names IPAddressPool %q, which does not exist", name)
 		}
 	}
@@ -91,17 +102,20 @@ func compileScope(r *problemList, object lb.Object, s v1beta1.AdvertisementScope
 // checkAggregation reports whether the advertisement can be used at all. It removes a pool from the scope if an
 // aggregate would also attract traffic for addresses outside of the pool.
 func checkAggregation(r *problemList, object lb.Object, a *lb.BGPAdvertisement, pools []*pool) bool {
-	v4, v6 := a.AggregationLength, a.AggregationLengthV6
+	v4 := a.AggregationLength
+	v6 := a.AggregationLengthV6
 	var fit, unfit []string
 	for _, p := range pools {
 		if !a.Scope.Selects(&p.Pool) {
 			continue
 		}
+
 		entry, minLength, isTooSmall := findTooSmall(p, v4, v6)
 		if !isTooSmall {
 			fit = append(fit, p.Name)
 			continue
 		}
+
 		unfit = append(unfit, p.Name)
 		r.add(object, lb.InvalidAggregation, "not used for IPAddressPool %q: "+
 			"routes of length %d would reach beyond its %s, which allows %d or longer",
@@ -112,9 +126,9 @@ func checkAggregation(r *problemList, object lb.Object, a *lb.BGPAdvertisement, 
 	}
 
 	slices.Sort(fit)
-	a.Pools, a.PoolSelectors = fit, nil
-	// An empty scope would mean all pools.
-	return len(fit) > 0
+	a.Pools = fit
+	a.PoolSelectors = nil
+	return len(fit) > 0 // an empty scope would mean all pools
 }
 
 // Unadvertised returns a note for each pool that no advertisement selects although some of its addresses are held. This
@@ -123,9 +137,7 @@ func checkAggregation(r *problemList, object lb.Object, a *lb.BGPAdvertisement, 
 func Unadvertised(s lb.State, held func(pool string) int64) (out []lb.Problem) {
 	for i := range s.Pools {
 		p := &s.Pools[i]
-		isInL2 := slices.ContainsFunc(s.L2Advertisements, func(a lb.L2Advertisement) bool { return a.Selects(p) })
-		isInBGP := slices.ContainsFunc(s.BGPAdvertisements, func(a lb.BGPAdvertisement) bool { return a.Selects(p) })
-		if held(p.Name) == 0 || isInL2 || isInBGP {
+		if held(p.Name) == 0 || isAdvertised(s, p) {
 			continue
 		}
 
@@ -137,7 +149,15 @@ func Unadvertised(s lb.State, held func(pool string) int64) (out []lb.Problem) {
 				"no BGPAdvertisement selects it: add %q to spec.ipAddressPools of one", p.Name),
 		})
 	}
+
 	return out
+}
+
+// isAdvertised reports whether an advertisement selects a pool.
+func isAdvertised(s lb.State, p *lb.Pool) bool {
+	byL2 := func(a lb.L2Advertisement) bool { return a.Selects(p) }
+	byBGP := func(a lb.BGPAdvertisement) bool { return a.Selects(p) }
+	return slices.ContainsFunc(s.L2Advertisements, byL2) || slices.ContainsFunc(s.BGPAdvertisements, byBGP)
 }
 
 // findTooSmall returns the first entry of the pool that contains no prefix of the wanted length, and the shortest
@@ -155,6 +175,7 @@ func findTooSmall(p *pool, v4, v6 int) (entry lb.Range, minLength int, found boo
 			return e, shortest, true
 		}
 	}
+
 	return lb.Range{}, 0, false
 }
 

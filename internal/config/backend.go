@@ -12,7 +12,8 @@ import (
 
 // endpointNodes are the nodes of some endpoints. They contain "" for endpoints without a node.
 type endpointNodes struct {
-	ready, terminating lb.Names
+	ready       lb.Names
+	terminating lb.Names
 }
 
 // add adds the endpoints of a slice.
@@ -21,28 +22,29 @@ func (n *endpointNodes) add(e *sliceEndpoints) {
 	n.terminating = joinNames(n.terminating, e.terminating())
 }
 
-// backend returns the nodes that kube-proxy uses: those with ready endpoints, else those with terminating ones. Under
+// backend returns the nodes that kube-proxy uses: nodes with ready endpoints, else nodes with terminating ones. Under
 // externalTrafficPolicy Local each node decides this for its own endpoints.
 func (n endpointNodes) backend(isLocal bool) (b lb.Backend) {
 	ready, isReadyAnywhere := splitNodes(n.ready)
 	terminating, isTerminatingAnywhere := splitNodes(n.terminating)
 
-	switch {
-	case isLocal:
-		b.Terminating = slices.DeleteFunc(slices.Clone(terminating), ready.Has)
-		b.Nodes, b.Anywhere = ready, isReadyAnywhere || isTerminatingAnywhere
-		if len(b.Terminating) > 0 {
-			b.Nodes = ready.With(b.Terminating...)
+	if !isLocal {
+		if len(n.ready) > 0 {
+			return lb.Backend{Nodes: ready, Anywhere: isReadyAnywhere}
 		}
-	case len(n.ready) > 0:
-		b.Nodes, b.Anywhere = ready, isReadyAnywhere
-	default:
-		b.Nodes, b.Anywhere = terminating, isTerminatingAnywhere
+		return lb.Backend{Nodes: terminating, Anywhere: isTerminatingAnywhere}
 	}
 
-	if len(b.Terminating) == 0 {
-		b.Terminating = nil
+	b = lb.Backend{
+		Nodes:    ready,
+		Anywhere: isReadyAnywhere || isTerminatingAnywhere,
 	}
+	onlyTerminating := slices.DeleteFunc(slices.Clone(terminating), ready.Has)
+	if len(onlyTerminating) > 0 {
+		b.Terminating = onlyTerminating
+		b.Nodes = ready.With(onlyTerminating...)
+	}
+
 	return b
 }
 
@@ -54,6 +56,7 @@ func splitNodes(names lb.Names) (nodes lb.Names, hasUnnamed bool) {
 	if len(names) == 1 {
 		return nil, true
 	}
+
 	return names[1:], true
 }
 
@@ -65,6 +68,7 @@ func joinNames(a, b lb.Names) lb.Names {
 	case len(b) == 0:
 		return a
 	}
+
 	return a.With(b...)
 }
 
@@ -72,7 +76,11 @@ func joinNames(a, b lb.Names) lb.Names {
 // the Service.
 func (opt Options) Served(o *corev1.Service, all []*discoveryv1.EndpointSlice) lb.Service {
 	isLocal := o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	out := lb.Service{Key: KeyOf(o), Local: isLocal, Ports: portsOf(o)}
+	out := lb.Service{
+		Key:   KeyOf(o),
+		Local: isLocal,
+		Ports: portsOf(o),
+	}
 	for _, a := range clusterIPs(o) {
 		out.Families = append(out.Families, lb.FamilyOf(a))
 	}
@@ -82,13 +90,15 @@ func (opt Options) Served(o *corev1.Service, all []*discoveryv1.EndpointSlice) l
 		_, e := opt.compileEndpoints(heldSlice{slice})
 		s.slices = append(s.slices, e)
 	}
+
 	s.resolveBackends(opt, &out)
 	return out
 }
 
 // resolveBackends sets the Backends of svc, which is the Service s or a copy of it.
 func (s *compiledService) resolveBackends(opt Options, svc *lb.Service) {
-	svc.Backends, svc.IgnoredByKubeProxy = lb.Backend{}, false
+	svc.Backends = lb.Backend{}
+	svc.IgnoredByKubeProxy = false
 	if opt.OtherDataPath {
 		svc.Backends = s.allBackends(svc.Families)
 		return
@@ -102,11 +112,15 @@ func (s *compiledService) resolveBackends(opt Options, svc *lb.Service) {
 
 	var list []lb.Backend
 	for _, family := range svc.Families {
-		list = addBackends(list, s.backends(o, lb.FamilySetOf(family), svc.Local))
+		more := s.backends(o, lb.FamilySetOf(family), svc.Local)
+		list = addBackends(list, more)
 	}
+
 	svc.Backends = chainBackends(list)
 
-	hasIgnored := slices.ContainsFunc(s.slices, func(e sliceEndpoints) bool { return e.isIgnored })
+	hasIgnored := slices.ContainsFunc(s.slices, func(e sliceEndpoints) bool {
+		return e.isIgnored
+	})
 	svc.IgnoredByKubeProxy = len(list) == 0 && hasIgnored
 }
 
@@ -135,18 +149,22 @@ func (s *compiledService) proxyBackends() lb.Backend {
 
 	var list []lb.Backend
 	for _, family := range []lb.Family{lb.IPv4, lb.IPv6} {
+		set := lb.FamilySetOf(family)
 		var all endpointNodes
 		for _, e := range s.slices {
-			if e.families == lb.FamilySetOf(family) {
+			if e.families == set {
 				all.ready = joinNames(all.ready, e.ready)
 			}
 		}
-		if len(all.ready) > 0 {
-			b := all.backend(true)
-			b.Families = lb.FamilySetOf(family)
-			list = addBackends(list, []lb.Backend{b})
+		if len(all.ready) == 0 {
+			continue
 		}
+
+		b := all.backend(true)
+		b.Families = set
+		list = addBackends(list, []lb.Backend{b})
 	}
+
 	return chainBackends(list)
 }
 
@@ -166,7 +184,9 @@ func (s *compiledService) backends(o *corev1.Service, family lb.FamilySet, isLoc
 			continue
 		}
 
-		i := slices.IndexFunc(out, func(c lb.Backend) bool { return haveSameNodes(&c, b) })
+		i := slices.IndexFunc(out, func(c lb.Backend) bool {
+			return haveSameNodes(&c, b)
+		})
 		if i < 0 {
 			out = append(out, *b)
 		} else {
@@ -180,6 +200,7 @@ func (s *compiledService) backends(o *corev1.Service, family lb.FamilySet, isLoc
 			out[i].Ports = nil // means all ports
 		}
 	}
+
 	return out
 }
 
@@ -190,7 +211,8 @@ func (s *compiledService) backendsBySlices(o *corev1.Service, family lb.FamilySe
 	bySlices := map[string]*lb.Backend{}
 
 	for _, p := range o.Spec.Ports {
-		indexes := byPort[portName(p.Name, p.Protocol)]
+		name := portName(p.Name, p.Protocol)
+		indexes := byPort[name]
 		key := fmt.Sprint(indexes)
 		b := bySlices[key]
 		if b == nil {
@@ -198,13 +220,19 @@ func (s *compiledService) backendsBySlices(o *corev1.Service, family lb.FamilySe
 			for _, i := range indexes {
 				all.add(&s.slices[i])
 			}
+
 			b = new(all.backend(isLocal))
 			b.Families = family
 			bySlices[key] = b
 			out = append(out, b)
 		}
-		b.Ports = append(b.Ports, lb.Port{Protocol: protocolOf(p), Port: uint16(p.Port)})
+
+		b.Ports = append(b.Ports, lb.Port{
+			Protocol: protocolOf(p),
+			Port:     uint16(p.Port),
+		})
 	}
+
 	return out
 }
 
@@ -216,6 +244,7 @@ func (s *compiledService) slicesByPort(family lb.FamilySet) map[string][]int {
 		if e.isIgnored || e.families != family {
 			continue
 		}
+
 		for name := range strings.FieldsSeq(e.ports.Value()) {
 			indexes := out[name]
 			isRepeated := len(indexes) > 0 && indexes[len(indexes)-1] == i
@@ -224,12 +253,15 @@ func (s *compiledService) slicesByPort(family lb.FamilySet) map[string][]int {
 			}
 		}
 	}
+
 	return out
 }
 
 // haveSameNodes reports whether two Backends differ at most in ports and families.
 func haveSameNodes(a, b *lb.Backend) bool {
-	return a.Anywhere == b.Anywhere && slices.Equal(a.Nodes, b.Nodes) && slices.Equal(a.Terminating, b.Terminating)
+	return a.Anywhere == b.Anywhere &&
+		slices.Equal(a.Nodes, b.Nodes) &&
+		slices.Equal(a.Terminating, b.Terminating)
 }
 
 // addBackends adds the Backends of another family. Backends with the same ports on the same nodes become one.
@@ -244,6 +276,7 @@ func addBackends(list, more []lb.Backend) []lb.Backend {
 			list[i].Families |= b.Families
 		}
 	}
+
 	return list
 }
 
@@ -255,5 +288,6 @@ func chainBackends(list []lb.Backend) (first lb.Backend) {
 	for i := len(list) - 1; i > 0; i-- {
 		list[i-1].Next = &list[i]
 	}
+
 	return list[0]
 }

@@ -32,10 +32,16 @@ const (
 
 // countSources counts the source ranges in all lists of a Service.
 func countSources(o *corev1.Service) int {
+	annotations := []string{
+		AnnotationSourceRanges,
+		AnnotationSourceRangesDeny,
+		KubernetesSourceRanges,
+	}
 	n := len(o.Spec.LoadBalancerSourceRanges)
-	for _, key := range []string{AnnotationSourceRanges, AnnotationSourceRangesDeny, KubernetesSourceRanges} {
+	for _, key := range annotations {
 		n += len(splitSources(o.Annotations[key]))
 	}
+
 	return n
 }
 
@@ -77,18 +83,25 @@ func withoutLongAnnotations(
 	if len(long) == 0 && !hasIgnored {
 		return o, nil
 	}
+
 	slices.Sort(long)
 
 	out := *o
 	out.Annotations = maps.Clone(o.Annotations)
-	maps.DeleteFunc(out.Annotations, func(key, _ string) bool { return isIgnored(key) || slices.Contains(long, key) })
+	maps.DeleteFunc(out.Annotations, func(key, _ string) bool {
+		return isIgnored(key) || slices.Contains(long, key)
+	})
+
 	if len(long) == 0 {
 		return &out, nil
 	}
 
-	if slices.Contains(long, AnnotationNodeSelector) || slices.Contains(long, openstack.NodeSelector) {
+	isSelectorLong := slices.Contains(long, AnnotationNodeSelector) ||
+		slices.Contains(long, openstack.NodeSelector)
+	if isSelectorLong {
 		out.Annotations[AnnotationNodeSelector] = "(too long)" // an invalid selector
 	}
+
 	size := len(o.Annotations[long[0]])
 	return &out, r.add(object, lb.InvalidRequest, "annotation %s is not read, since its %d bytes are more than %d",
 		long[0], size, maxAnnotation)
@@ -103,6 +116,7 @@ func checkSelectorTerms(s lb.Selector) error {
 	if n > maxSelectorTerms {
 		return fmt.Errorf("it has %d requirements and values, and at most %d are allowed", n, maxSelectorTerms)
 	}
+
 	return nil
 }
 
@@ -120,6 +134,7 @@ func limitPorts(r *problemList, services []*lb.Service, ports map[string]int, ma
 		if more <= maxMore {
 			continue
 		}
+
 		if lb.Same(out, services) {
 			out = slices.Clone(services)
 		}
@@ -131,8 +146,10 @@ func limitPorts(r *problemList, services []*lb.Service, ports map[string]int, ma
 		for end < len(out) && out[end].Key.Namespace == namespace {
 			end++
 		}
+
 		limitNamespacePorts(r, out[first:end], more, maxMore)
 	}
+
 	return out
 }
 
@@ -149,7 +166,9 @@ func (c *Compiler) countPorts(s *lb.Service, sign int) {
 }
 
 // morePorts counts the ports of a Service, not counting the first.
-func morePorts(s *lb.Service) int { return max(0, len(s.Ports)-1) }
+func morePorts(s *lb.Service) int {
+	return max(0, len(s.Ports)-1)
+}
 
 // limitNamespacePorts is limitPorts for the Services of one namespace, which have more than maxMore.
 func limitNamespacePorts(r *problemList, services []*lb.Service, more, maxMore int) {
@@ -161,15 +180,15 @@ func limitNamespacePorts(r *problemList, services []*lb.Service, more, maxMore i
 			continue
 		}
 
-		object := lb.Object{Kind: KindService, Namespace: old.Key.Namespace, Name: old.Key.Name}
-		problem := r.add(object, lb.TooManyPorts,
+		problem := r.add(ServiceObject(old.Key), lb.TooManyPorts,
 			"%d of its %d ports are too many: beyond the first port of each, the Services of the namespace have "+
 				"%d ports together, and only %d are served, older Services' first",
 			excess, len(old.Ports), more, maxMore)
 
 		s := *old // old is needed for the next run
 		served := len(old.Ports) - excess
-		s.Ports, s.Unserved = old.Ports[:served:served], old.Ports[served:]
+		s.Ports = old.Ports[:served:served]
+		s.Unserved = old.Ports[served:]
 		s.Problem = markWaiting(s.Problem, problem)
 		i, _ := slices.BinarySearchFunc(services, s.Key, compareKey)
 		services[i] = &s
@@ -178,5 +197,8 @@ func limitNamespacePorts(r *problemList, services []*lb.Service, more, maxMore i
 
 // compareAge orders Services of a namespace: the older Service wins.
 func compareAge(a, b *lb.Service) int {
-	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
+	return cmp.Or(
+		a.Created.Compare(b.Created),
+		cmp.Compare(a.UID, b.UID),
+	)
 }

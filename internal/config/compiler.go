@@ -81,11 +81,13 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	for _, ns := range o.Namespaces {
 		state.Namespaces[ns.Name] = ns.Labels
 	}
+
 	state.FloatingIPs = c.compileFloatingIPs(o.FloatingIPs, state.Pools)
 	c.addOthers(&state, opt)
 
 	proxies := c.compiled[opt.Proxy.Service]
-	state.ProxyPods, state.ProxyNodes = opt.proxyPods(proxies), proxies.readyNodes()
+	state.ProxyPods = opt.proxyPods(proxies)
+	state.ProxyNodes = proxies.readyNodes()
 	dependent := c.resolve(&problems, opt, o.Namespaces == nil)
 	opt.admitProxies(&problems, dependent, state.Namespaces)
 	joinProxies(dependent, c.ordered, proxies)
@@ -101,6 +103,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	if !opt.ForSpeaker {
 		c.withholdForServices(&problems, &state, opt)
 	}
+
 	return state, problems.sorted()
 }
 
@@ -109,6 +112,7 @@ func (c *Compiler) init() {
 	if c.compiled != nil {
 		return
 	}
+
 	c.nodesByName = map[string]lb.Node{}
 	c.compiled = map[lb.Key]*compiledService{}
 	c.special = map[lb.Key]*compiledService{}
@@ -123,26 +127,34 @@ func (c *Compiler) init() {
 // compileAdminObjects reads the nodes and the administrator's objects, if they changed. It reports whether Services may
 // find other pools by their names and tags than in the last run.
 func (c *Compiler) compileAdminObjects(o Objects, opt Options) (havePoolNamesChanged bool) {
-	nodesBefore, last := c.nodesByName, c.admin
+	nodesBefore := c.nodesByName
 	c.readNodes(o, opt)
 
-	isUnchanged := last != nil && lb.SameMap(nodesBefore, c.nodesByName) && last.objects.equal(o)
+	last := c.admin
+	isUnchanged := last != nil &&
+		lb.SameMap(nodesBefore, c.nodesByName) &&
+		last.objects.equal(o)
 	if !isUnchanged {
 		c.admin = compileAdmin(o, opt, c.nodesByName)
 	}
+
 	return last == nil || !slices.EqualFunc(last.pools, c.admin.pools, haveSameNames)
 }
 
 // newReader returns a reader of Services for the pools of a State.
 func (c *Compiler) newReader(opt Options, state lb.State) serviceReader {
 	r := serviceReader{
-		Options:    opt,
-		translator: &openstack.Translator{Options: opt.OpenStack, Pools: state.Pools},
-		names:      c.admin.names,
+		Options: opt,
+		translator: &openstack.Translator{
+			Options: opt.OpenStack,
+			Pools:   state.Pools,
+		},
+		names: c.admin.names,
 	}
 	if !opt.ForSpeaker {
-		r.ranges = indexRanges(len(state.Pools), func(i int) []lb.Range { return state.Pools[i].Ranges })
+		r.ranges = indexPools(state.Pools)
 	}
+
 	return r
 }
 
@@ -168,6 +180,7 @@ type adminConfig struct {
 	pools   []*pool
 	// podRanges are the parts of the pools that lie in podCIDRs.
 	podRanges []podRange
+	// externals are the records of externalIPs in the statuses of the pools.
 	externals externalRecords
 	// state is a State without Services.
 	state    lb.State
@@ -180,9 +193,11 @@ type adminConfig struct {
 func compileAdmin(o Objects, opt Options, nodes map[string]lb.Node) *adminConfig {
 	var problems problemList
 
-	pools := compilePools(&problems, o.Pools, memoriesByName(o.PoolMemories), opt.Undeclared)
+	memories := memoriesByName(o.PoolMemories)
+	pools := compilePools(&problems, o.Pools, memories, opt.Undeclared)
 	withholdClusterAddresses(pools, nodes, o.ServiceCIDRs, o.NetworkAddresses)
 	externals := readExternalRecords(pools, o.Pools)
+
 	if !opt.Filters() {
 		opt.dropFilterTerms(&problems, pools)
 	}
@@ -200,6 +215,7 @@ func compileAdmin(o Objects, opt Options, nodes map[string]lb.Node) *adminConfig
 	for name := range nodes {
 		names[name] = name
 	}
+
 	for _, p := range pools {
 		state.Pools = append(state.Pools, p.Pool)
 		names[p.Name] = p.Name
@@ -235,27 +251,36 @@ func (o *Objects) ofAdmin() Objects {
 
 // haveSameNames reports whether Services find two pools by the same names and tags.
 func haveSameNames(a, b *pool) bool {
-	return a.Name == b.Name && slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Tags, b.Tags)
+	return a.Name == b.Name &&
+		slices.Equal(a.Aliases, b.Aliases) &&
+		slices.Equal(a.Tags, b.Tags)
 }
 
 // readNodes reads the nodes that changed. nodesByName stays the same map unless a compiled node differs.
 func (c *Compiler) readNodes(o Objects, opt Options) {
-	isCloned := false
-	nodes := objectsOf(o.Nodes, func(n *corev1.Node) *corev1.Node { return n }, o.HeldNodes)
+	hold := func(n *corev1.Node) *corev1.Node { return n }
+	nodes := objectsOf(o.Nodes, hold, o.HeldNodes)
 
+	isCloned := false
 	forEachChange(&c.nodes, nodes, func(key lb.Key, _, o *corev1.Node, existed, exists bool) {
 		var node lb.Node
 		if exists {
 			node = opt.compileNode(o)
 		}
+
 		// Most changes of a Node are heartbeats, and change nothing that is compiled.
-		if existed && exists && reflect.DeepEqual(c.nodesByName[key.Name], node) {
+		isUnchanged := existed &&
+			exists &&
+			reflect.DeepEqual(c.nodesByName[key.Name], node)
+		if isUnchanged {
 			return
 		}
 
 		if !isCloned {
-			c.nodesByName, isCloned = maps.Clone(c.nodesByName), true
+			c.nodesByName = maps.Clone(c.nodesByName)
+			isCloned = true
 		}
+
 		if exists {
 			c.nodesByName[key.Name] = node
 		} else {
@@ -269,23 +294,43 @@ func (c *Compiler) readNodes(o Objects, opt Options) {
 func (c *Compiler) readChanged(o Objects, reader serviceReader, havePoolNamesChanged bool) {
 	c.readServices(o, reader)
 	if havePoolNamesChanged {
-		for key, s := range c.compiled {
-			if s.service != nil && len(s.service.PoolWishes) > 0 {
-				c.changeService(key, func(s *compiledService) { reader.compileService(key, s.object, s) })
-			}
-		}
+		c.rereadPoolWishes(reader)
 	}
+
 	c.readSlices(o, reader)
 
 	for key := range c.changed {
-		s := c.compiled[key]
-		hasIdle := slices.ContainsFunc(s.slices, func(e sliceEndpoints) bool { return len(e.idle()) > 0 })
-		setMember(c.withIdle, key, s, hasIdle)
-		setMember(c.special, key, s, s.object != nil && (s.service == nil || s.extras != nil))
-		setMember(c.withClaims, key, s, s.claims != nil)
-		setMember(c.withEgress, key, s, s.service != nil && s.service.Egress)
-		setMember(c.compiled, key, s, s.object != nil || len(s.slices) > 0)
+		c.classify(key, c.compiled[key])
 	}
+}
+
+// rereadPoolWishes reads the Services again that ask for pools.
+func (c *Compiler) rereadPoolWishes(reader serviceReader) {
+	for key, s := range c.compiled {
+		hasWishes := s.service != nil && len(s.service.PoolWishes) > 0
+		if !hasWishes {
+			continue
+		}
+
+		c.changeService(key, func(s *compiledService) {
+			reader.compileService(key, s.object, s)
+		})
+	}
+}
+
+// classify adds a Service to the maps in which it belongs, and removes it from the others.
+func (c *Compiler) classify(key lb.Key, s *compiledService) {
+	hasIdle := slices.ContainsFunc(s.slices, func(e sliceEndpoints) bool {
+		return len(e.idle()) > 0
+	})
+	isOurs := s.service != nil
+	isSpecial := s.object != nil && (!isOurs || s.extras != nil)
+
+	setMember(c.withIdle, key, s, hasIdle)
+	setMember(c.special, key, s, isSpecial)
+	setMember(c.withClaims, key, s, s.claims != nil)
+	setMember(c.withEgress, key, s, isOurs && s.service.Egress)
+	setMember(c.compiled, key, s, s.object != nil || len(s.slices) > 0)
 }
 
 // readServices reads the Services that changed.
@@ -312,13 +357,17 @@ func (c *Compiler) readSlices(o Objects, reader serviceReader) {
 	forEachChange(&c.slices, all, func(_ lb.Key, old, h Held[discoveryv1.EndpointSlice], existed, exists bool) {
 		if existed {
 			isOld := func(e sliceEndpoints) bool { return e.slice == old }
-			c.changeService(ServiceOf(old.Read()), func(s *compiledService) {
+			key := ServiceOf(old.Read())
+			c.changeService(key, func(s *compiledService) {
 				s.slices = slices.DeleteFunc(s.slices, isOld)
 			})
 		}
+
 		if exists {
 			key, e := reader.compileEndpoints(h)
-			c.changeService(key, func(s *compiledService) { s.slices = append(slices.Clip(s.slices), e) })
+			c.changeService(key, func(s *compiledService) {
+				s.slices = append(slices.Clip(s.slices), e)
+			})
 		}
 	})
 }
@@ -330,6 +379,7 @@ func (c *Compiler) changeService(key lb.Key, apply func(*compiledService)) {
 		s = &compiledService{}
 		c.compiled[key] = s
 	}
+
 	apply(s)
 
 	c.changed[key] = true
@@ -356,6 +406,7 @@ func objectsOf[O metav1.Object, H comparable](list []O, hold func(O) H, held lb.
 	for _, o := range list {
 		all[KeyOf(o)] = hold(o)
 	}
+
 	return lb.MapOf(all)
 }
 

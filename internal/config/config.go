@@ -103,7 +103,18 @@ func Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 }
 
 // KeyOf returns the key of an object.
-func KeyOf(o metav1.Object) lb.Key { return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()} }
+func KeyOf(o metav1.Object) lb.Key {
+	return lb.Key{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// ServiceObject returns the object of Problems and Events of a Service.
+func ServiceObject(key lb.Key) lb.Object {
+	return lb.Object{
+		Kind:      KindService,
+		Namespace: key.Namespace,
+		Name:      key.Name,
+	}
+}
 
 // valueOr returns the value of an optional field, or the default.
 func valueOr[T any](field *T, otherwise T) T {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"maps"
+	"math"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -22,7 +23,8 @@ func AsksEgress(o *corev1.Service) bool {
 
 // readEgress reads whether the pods of a Service send from its addresses.
 func (x serviceReader) readEgress(r *problemList, object lb.Object, o *corev1.Service, s *lb.Service) {
-	value, labels := o.Annotations[AnnotationEgress], len(o.Spec.Selector)
+	value := o.Annotations[AnnotationEgress]
+	labels := len(o.Spec.Selector)
 	switch {
 	case value == "" || value == "false":
 	case value != "true":
@@ -48,8 +50,9 @@ func (c *Compiler) limitEgress(r *problemList, services []*lb.Service) []*lb.Ser
 
 	byNamespace := map[string][]*lb.Service{}
 	for _, s := range services {
+		namespace := s.Key.Namespace
 		if s.Egress {
-			byNamespace[s.Key.Namespace] = append(byNamespace[s.Key.Namespace], s)
+			byNamespace[namespace] = append(byNamespace[namespace], s)
 		}
 	}
 
@@ -58,18 +61,22 @@ func (c *Compiler) limitEgress(r *problemList, services []*lb.Service) []*lb.Ser
 		if len(list) <= maxEgress {
 			continue
 		}
+
 		if lb.Same(out, services) {
 			out = slices.Clone(services)
 		}
+
 		slices.SortFunc(list, compareAge)
 		for _, old := range list[maxEgress:] {
-			object := lb.Object{Kind: KindService, Namespace: old.Key.Namespace, Name: old.Key.Name}
-			r.add(object, lb.EgressUnavailable,
+			r.add(ServiceObject(old.Key), lb.EgressUnavailable,
 				"more than %d Services of the namespace have annotation %s, and only the oldest are served",
 				maxEgress, AnnotationEgress)
-			replaceService(out, old, func(s *lb.Service) { s.Egress = false })
+			replaceService(out, old, func(s *lb.Service) {
+				s.Egress = false
+			})
 		}
 	}
+
 	return out
 }
 
@@ -83,26 +90,35 @@ func replaceService(list []*lb.Service, old *lb.Service, change func(*lb.Service
 
 // egressRead is what a run read of egress. It is read again only if it changed.
 type egressRead struct {
+	// allocations are the objects that slices and problems were read from.
 	allocations []*v1beta1.EgressAllocation
 	slices      []lb.PortSlice
 	problems    []*lb.Problem
 
-	objects    []*corev1.Pod
+	// objects are the objects that pods were read from.
+	objects []*corev1.Pod
+	// namespaces has the namespaces of Services with egress.
 	namespaces map[string]bool
 	pods       []lb.Pod
 }
 
 // AllocationName returns the name of the EgressAllocation of an address: the address itself, with IPv6 in full and
 // with hyphens for the colons.
-func AllocationName(a netip.Addr) string { return strings.ReplaceAll(a.StringExpanded(), ":", "-") }
+func AllocationName(a netip.Addr) string {
+	return strings.ReplaceAll(a.StringExpanded(), ":", "-")
+}
 
 // AllocationAddress returns the address of the EgressAllocation of a name. It returns false for a name that
 // AllocationName does not return.
 func AllocationAddress(name string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(strings.ReplaceAll(name, "-", ":"))
-	if err != nil || a.Is4In6() || a.Zone() != "" || AllocationName(a) != name {
+	if err != nil || a.Is4In6() || a.Zone() != "" {
 		return netip.Addr{}, false
 	}
+	if AllocationName(a) != name {
+		return netip.Addr{}, false
+	}
+
 	return a, true
 }
 
@@ -114,9 +130,14 @@ func (e *egressRead) readSlices(r *problemList, objects []*v1beta1.EgressAllocat
 		for _, o := range objects {
 			all = append(all, compileSlices(&problems, o)...)
 		}
+
 		slices.SortFunc(all, lb.PortSlice.Compare)
-		e.allocations, e.slices, e.problems = objects, all, problems.list
+
+		e.allocations = objects
+		e.slices = all
+		e.problems = problems.list
 	}
+
 	r.list = append(r.list, e.problems...)
 	return e.slices
 }
@@ -126,20 +147,23 @@ func compileSlices(r *problemList, o *v1beta1.EgressAllocation) (out []lb.PortSl
 	object := lb.Object{Kind: KindAllocation, Name: o.Name}
 	a, ok := AllocationAddress(o.Name)
 	if !ok {
-		r.add(object, lb.InvalidSlice, "its name is not an address in the form of %s or %s",
-			AllocationName(netip.AddrFrom4([4]byte{192, 0, 2, 7})), AllocationName(netip.MustParseAddr("2001:db8::7")))
+		v4 := AllocationName(netip.MustParseAddr("192.0.2.7"))
+		v6 := AllocationName(netip.MustParseAddr("2001:db8::7"))
+		r.add(object, lb.InvalidSlice, "its name is not an address in the form of %s or %s", v4, v6)
 		return nil
 	}
 
 	for i, slice := range o.Status.Slices {
-		isFirst := func(s lb.PortSlice) bool { return int32(s.First) == slice.First }
+		isInRange := slice.First >= lb.SlicePorts && slice.First <= math.MaxUint16
+		isAligned := slice.First%lb.SlicePorts == 0
+		hasSamePorts := func(s lb.PortSlice) bool { return int32(s.First) == slice.First }
 		switch {
-		case slice.First < lb.SlicePorts || slice.First > 65535 || slice.First%lb.SlicePorts != 0:
+		case !isInRange || !isAligned:
 			r.add(object, lb.InvalidSlice, "status.slices[%d].first is %d: not a multiple of %d from %d to 61440",
 				i, slice.First, lb.SlicePorts, lb.SlicePorts)
 		case slice.Node == "" || slice.Namespace == "":
 			r.add(object, lb.InvalidSlice, "status.slices[%d] has no node or no namespace", i)
-		case slices.ContainsFunc(out, isFirst):
+		case slices.ContainsFunc(out, hasSamePorts):
 			r.add(object, lb.InvalidSlice, "status.slices[%d] has the ports of another slice", i)
 		default:
 			out = append(out, lb.PortSlice{
@@ -151,6 +175,7 @@ func compileSlices(r *problemList, o *v1beta1.EgressAllocation) (out []lb.PortSl
 			})
 		}
 	}
+
 	return out
 }
 
@@ -172,17 +197,23 @@ func (e *egressRead) readPods(objects []*corev1.Pod, withEgress map[lb.Key]*comp
 		if !namespaces[o.Namespace] {
 			continue
 		}
+
 		p, ok := EgressPod(o)
 		if ok {
 			pods = append(pods, p)
 		}
 	}
-	slices.SortFunc(pods, func(a, b lb.Pod) int { return a.Key.Compare(b.Key) })
 
-	e.objects, e.namespaces = objects, namespaces
+	slices.SortFunc(pods, func(a, b lb.Pod) int {
+		return a.Key.Compare(b.Key)
+	})
+
+	e.objects = objects
+	e.namespaces = namespaces
 	if !reflect.DeepEqual(e.pods, pods) {
 		e.pods = pods
 	}
+
 	return e.pods
 }
 
@@ -194,13 +225,23 @@ func EgressPod(o *corev1.Pod) (lb.Pod, bool) {
 		return lb.Pod{}, false
 	}
 
-	p := lb.Pod{Key: KeyOf(o), UID: string(o.UID), Node: o.Spec.NodeName, Labels: o.Labels}
+	p := lb.Pod{
+		Key:    KeyOf(o),
+		UID:    string(o.UID),
+		Node:   o.Spec.NodeName,
+		Labels: o.Labels,
+	}
 	for _, ip := range o.Status.PodIPs {
 		a, err := parseAddr(ip.IP)
+		if err != nil {
+			continue
+		}
+
 		isSameFamily := func(b netip.Addr) bool { return a.BitLen() == b.BitLen() }
-		if err == nil && !slices.ContainsFunc(p.Addresses, isSameFamily) {
+		if !slices.ContainsFunc(p.Addresses, isSameFamily) {
 			p.Addresses = append(p.Addresses, a)
 		}
 	}
+
 	return p, true
 }

@@ -12,7 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// sliceEndpoints is what one EndpointSlice says of a Service.
+// sliceEndpoints has the endpoints of one EndpointSlice of a Service.
 type sliceEndpoints struct {
 	slice Held[discoveryv1.EndpointSlice]
 	// ready are the nodes with a ready endpoint. They contain "" if an endpoint has no node.
@@ -29,7 +29,7 @@ type sliceEndpoints struct {
 	isIgnored bool
 }
 
-// unreadyEndpoints is what an EndpointSlice says of endpoints that are not ready.
+// unreadyEndpoints has the endpoints of an EndpointSlice that are not ready.
 type unreadyEndpoints struct {
 	// terminating are the nodes with an endpoint that terminates and still serves. They contain "" if an endpoint has no
 	// node.
@@ -53,7 +53,7 @@ func isIgnored(labels map[string]string) bool {
 	return hasOtherProxy || isHeadless
 }
 
-// readiness tells whether kube-proxy sends new connections to an endpoint.
+// readiness determines whether kube-proxy sends new connections to an endpoint.
 type readiness int
 
 const (
@@ -74,6 +74,7 @@ func readinessOf(c discoveryv1.EndpointConditions) readiness {
 	case valueOr(c.Serving, true) && valueOr(c.Terminating, false):
 		return terminating
 	}
+
 	return idle
 }
 
@@ -91,12 +92,12 @@ func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, 
 	slice := h.Read()
 	key := ServiceOf(slice)
 
-	isOfProxies := key == opt.Proxy.Service
+	isForKubeProxy := !opt.OtherDataPath && key != opt.Proxy.Service
 	e := sliceEndpoints{
 		slice:     h,
 		families:  familyOf(slice),
 		ports:     unique.Make(portNames(slice)),
-		isIgnored: isIgnored(slice.Labels) && !opt.OtherDataPath && !isOfProxies,
+		isIgnored: isForKubeProxy && isIgnored(slice.Labels),
 	}
 	readConditions := readinessOf
 	if opt.OtherDataPath {
@@ -105,7 +106,8 @@ func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, 
 
 	var unready unreadyEndpoints
 	for _, endpoint := range slice.Endpoints {
-		node, readiness := valueOr(endpoint.NodeName, ""), readConditions(endpoint.Conditions)
+		node := valueOr(endpoint.NodeName, "")
+		readiness := readConditions(endpoint.Conditions)
 		switch readiness {
 		case ready:
 			e.ready = append(e.ready, node)
@@ -125,11 +127,13 @@ func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, 
 		}
 	}
 
-	e.ready, e.busy = e.ready.With(), slices.Clip(e.busy)
+	e.ready = e.ready.With()
+	e.busy = slices.Clip(e.busy)
 	if len(unready.terminating)+len(unready.idle) > 0 {
 		unready.terminating = unready.terminating.With()
 		e.unready = &unready
 	}
+
 	return key, e
 }
 
@@ -157,6 +161,7 @@ func familyOf(slice *discoveryv1.EndpointSlice) lb.FamilySet {
 	case discoveryv1.AddressTypeIPv6:
 		return lb.FamilySetOf(lb.IPv6)
 	}
+
 	return 0
 }
 
@@ -170,10 +175,11 @@ func portNames(slice *discoveryv1.EndpointSlice) string {
 			names = append(names, portName(valueOr(p.Name, ""), valueOr(p.Protocol, "")))
 		}
 	}
+
 	return strings.Join(names, " ")
 }
 
-// portName returns what identifies a port in a Service and in its slices.
+// portName returns the text that identifies a port in a Service and in its slices.
 func portName(name string, protocol corev1.Protocol) string {
 	return name + "/" + string(cmp.Or(protocol, corev1.ProtocolTCP))
 }
@@ -185,16 +191,21 @@ func portNamed(slice *discoveryv1.EndpointSlice, p corev1.ServicePort) uint16 {
 		if number < 1 || number > 65535 {
 			continue
 		}
-		if portName(valueOr(q.Name, ""), valueOr(q.Protocol, "")) == portName(p.Name, p.Protocol) {
+		name := portName(valueOr(q.Name, ""), valueOr(q.Protocol, ""))
+		if name == portName(p.Name, p.Protocol) {
 			return uint16(number)
 		}
 	}
+
 	return 0
 }
 
 // ServiceOf returns the Service that an EndpointSlice belongs to.
 func ServiceOf(s *discoveryv1.EndpointSlice) lb.Key {
-	return lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+	return lb.Key{
+		Namespace: s.Namespace,
+		Name:      s.Labels[discoveryv1.LabelServiceName],
+	}
 }
 
 // readSlices returns the EndpointSlices of a Service.
@@ -207,7 +218,12 @@ func (s *compiledService) readSlices() (all []*discoveryv1.EndpointSlice) {
 
 // targets returns the ready endpoints of one port of a Service, or those that terminate and still serve if none is
 // ready. They have the family of the address vip. Unless node is "", they are on that node.
-func targets(all []*discoveryv1.EndpointSlice, p corev1.ServicePort, vip netip.Addr, node string) []netip.AddrPort {
+func targets(
+	all []*discoveryv1.EndpointSlice,
+	p corev1.ServicePort,
+	vip netip.Addr,
+	node string,
+) []netip.AddrPort {
 	family := lb.FamilySetOf(lb.FamilyOf(vip))
 	var byReadiness [ready + 1][]netip.AddrPort
 
@@ -216,6 +232,7 @@ func targets(all []*discoveryv1.EndpointSlice, p corev1.ServicePort, vip netip.A
 		if familyOf(slice) != family || port == 0 {
 			continue
 		}
+
 		for _, e := range slice.Endpoints {
 			isElsewhere := node != "" && valueOr(e.NodeName, "") != node
 			if isElsewhere || len(e.Addresses) == 0 {
@@ -226,6 +243,7 @@ func targets(all []*discoveryv1.EndpointSlice, p corev1.ServicePort, vip netip.A
 			if err != nil || a.Is4() != vip.Is4() {
 				continue
 			}
+
 			readiness := readinessOf(e.Conditions)
 			byReadiness[readiness] = append(byReadiness[readiness], netip.AddrPortFrom(a, port))
 		}
@@ -235,6 +253,7 @@ func targets(all []*discoveryv1.EndpointSlice, p corev1.ServicePort, vip netip.A
 	if len(out) == 0 {
 		out = byReadiness[terminating]
 	}
+
 	slices.SortFunc(out, netip.AddrPort.Compare)
 	return slices.Compact(out)
 }
@@ -247,6 +266,7 @@ func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 		if s.service == nil {
 			continue
 		}
+
 		for _, e := range s.slices {
 			for _, endpoint := range e.idle() {
 				if nodes[endpoint.Node] {
@@ -266,5 +286,6 @@ func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 			}
 		}
 	}
+
 	return lost
 }

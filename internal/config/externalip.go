@@ -38,29 +38,41 @@ func readExternalRecords(pools []*pool, objects []*v1beta1.IPAddressPool) extern
 		if len(o.Status.Guarded) == 0 && len(o.Status.Conditions) > 0 {
 			records.searched = append(records.searched, entries[o.Name]...)
 		}
-		for _, text := range o.Status.Guarded {
-			if r, _, err := parseRange(text); err == nil {
-				records.searched = append(records.searched, r)
-			}
-		}
-		for _, e := range o.Status.ExternalIPs {
-			if a, err := parseAddr(e.Address); err == nil {
-				records.kept[serviceAddress{a, lb.ParseKey(e.Service)}] = true
-				open = append(open, lb.Range{From: a, To: a})
-			}
-		}
-	}
-	records.searched, open = lb.Joined(records.searched), lb.Joined(open)
 
-	for _, p := range pools {
-		p.Unguarded = lb.Subtract(p.Ranges, lb.Subtract(records.searched, open))
+		for _, text := range o.Status.Guarded {
+			r, _, err := parseRange(text)
+			if err != nil {
+				continue
+			}
+			records.searched = append(records.searched, r)
+		}
+
+		for _, e := range o.Status.ExternalIPs {
+			a, err := parseAddr(e.Address)
+			if err != nil {
+				continue
+			}
+
+			record := serviceAddress{address: a, service: lb.ParseKey(e.Service)}
+			records.kept[record] = true
+			open = append(open, rangeOfOne(a))
+		}
 	}
+
+	records.searched = lb.Joined(records.searched)
+	guarded := lb.Subtract(records.searched, lb.Joined(open))
+	for _, p := range pools {
+		p.Unguarded = lb.Subtract(p.Ranges, guarded)
+	}
+
 	return records
 }
 
 // hasSearched reports whether the controller searched for externalIPs with this address.
 func (k *externalRecords) hasSearched(a netip.Addr) bool {
-	i, _ := slices.BinarySearchFunc(k.searched, a, func(r lb.Range, a netip.Addr) int { return r.To.Compare(a) })
+	i, _ := slices.BinarySearchFunc(k.searched, a, func(r lb.Range, a netip.Addr) int {
+		return r.To.Compare(a)
+	})
 	return i < len(k.searched) && k.searched[i].Contains(a)
 }
 
@@ -70,58 +82,80 @@ func (k *externalRecords) hasSearched(a netip.Addr) bool {
 // It returns all later externalIPs. They stay closed: a user must not bypass the quota, namespaces and source ranges of
 // a pool by another field.
 func (c *Compiler) withholdExternalIPs(s *lb.State, withhold withholdFunc) (later []serviceAddress) {
-	claims := c.claimedAddresses(func(claims *serviceClaims) []netip.Addr { return claims.externalIPs })
+	externalIPs := func(claims *serviceClaims) []netip.Addr { return claims.externalIPs }
+	claims := c.claimedAddresses(externalIPs)
 	if len(claims) == 0 {
 		return nil
 	}
 
-	holders := holdersOf(s, claims)
-	index := indexRanges(len(s.Pools), func(i int) []lb.Range { return s.Pools[i].Ranges })
+	// Recorded claims come first, since a record has a bound.
 	records := &c.admin.externals
-	for _, wantRecorded := range []bool{true, false} { // recorded ones first, since a record has a bound
-		for _, claim := range claims {
-			part, ok := index.Part(claim.address)
-			isRecorded := records.kept[claim]
-			if !ok || isRecorded != wantRecorded {
-				continue
-			}
+	var recorded, others []serviceAddress
+	for _, claim := range claims {
+		if records.kept[claim] {
+			recorded = append(recorded, claim)
+		} else {
+			others = append(others, claim)
+		}
+	}
 
-			p, holder := &s.Pools[part.Owner], holders[claim.address]
-			isNew := !records.hasSearched(claim.address) && holder == lb.Key{}
-			if (isRecorded || isNew) && len(p.ExternalIPs) < maxRecorded {
-				p.ExternalIPs = append(p.ExternalIPs, lb.ExternalIP{Address: claim.address, Service: claim.service})
-				owner := fmt.Sprintf("Service %q, in its spec.externalIPs", claim.service)
-				withhold(part.Owner, lb.Range{From: claim.address, To: claim.address}, owner)
-			} else if holder != claim.service {
-				later = append(later, claim)
-			}
+	holders := holdersOf(s, claims)
+	index := indexPools(s.Pools)
+	for i, claim := range slices.Concat(recorded, others) {
+		part, ok := index.Part(claim.address)
+		if !ok {
+			continue
+		}
+
+		p := &s.Pools[part.Owner]
+		holder := holders[claim.address]
+		isRecorded := i < len(recorded)
+		isNew := !records.hasSearched(claim.address) && holder == lb.Key{}
+		mayRecord := (isRecorded || isNew) && len(p.ExternalIPs) < maxRecorded
+		switch {
+		case mayRecord:
+			p.ExternalIPs = append(p.ExternalIPs, claim.externalIP())
+			owner := fmt.Sprintf("Service %q, in its spec.externalIPs", claim.service)
+			withhold(part.Owner, rangeOfOne(claim.address), owner)
+		case holder != claim.service:
+			later = append(later, claim)
 		}
 	}
 
 	for i := range s.Pools {
 		slices.SortFunc(s.Pools[i].ExternalIPs, lb.ExternalIP.Compare)
 	}
+
 	return later
+}
+
+// externalIP returns the address as an externalIP of its Service.
+func (a serviceAddress) externalIP() lb.ExternalIP {
+	return lb.ExternalIP{Address: a.address, Service: a.service}
 }
 
 // reportClosed reports which externalIPs stay closed. No address is closed in a pool that does not filter undeclared
 // ports.
 func reportClosed(r *problemList, s *lb.State, later []serviceAddress) {
-	index := indexRanges(len(s.Pools), func(i int) []lb.Range { return s.Pools[i].Ranges })
+	index := indexPools(s.Pools)
 	closed := map[int][]string{}
 	for _, claim := range later {
 		part, _ := index.Part(claim.address)
 		if s.Pools[part.Owner].Open {
 			continue
 		}
-		s.ClosedIPs = append(s.ClosedIPs, lb.ExternalIP{Address: claim.address, Service: claim.service})
-		closed[part.Owner] = append(closed[part.Owner], fmt.Sprintf("%s (Service %q)", claim.address, claim.service))
+
+		s.ClosedIPs = append(s.ClosedIPs, claim.externalIP())
+		text := fmt.Sprintf("%s (Service %q)", claim.address, claim.service)
+		closed[part.Owner] = append(closed[part.Owner], text)
 	}
 
 	for i, list := range closed {
-		r.addNote(lb.Object{Kind: KindPool, Name: s.Pools[i].Name}, lb.ExternalIPClosed,
+		object := lb.Object{Kind: KindPool, Name: s.Pools[i].Name}
+		r.addNote(object, lb.ExternalIPClosed,
 			"spec.externalIPs of Services opens no address of a pool, and these stay closed: %s: "+
-				"take them out of the Services, or out of the pool", lb.SomeOf(list))
+				"take them out of the Services, or out of the pool",
+			lb.SomeOf(list))
 	}
 }
 
@@ -135,10 +169,12 @@ func holdersOf(s *lb.State, claims []serviceAddress) map[netip.Addr]lb.Key {
 	out := map[netip.Addr]lb.Key{}
 	for _, svc := range s.Services {
 		for _, a := range svc.Addresses {
-			if _, ok := out[a]; isClaimed[a] && !ok {
+			_, isHeld := out[a]
+			if isClaimed[a] && !isHeld {
 				out[a] = svc.Key
 			}
 		}
 	}
+
 	return out
 }

@@ -69,6 +69,7 @@ func selectorFlag(s *lb.Selector) func(string) error {
 	}
 }
 
+// setMorePorts reads the value of --max-ports.
 func (opt *Options) setMorePorts(text string) error {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -77,10 +78,12 @@ func (opt *Options) setMorePorts(text string) error {
 	if n < 1 {
 		return errors.New("not positive")
 	}
+
 	opt.MorePorts = n
 	return nil
 }
 
+// setDataPath reads the value of --data-path.
 func (opt *Options) setDataPath(text string) error {
 	if text != "Other" && text != "KubeProxy" {
 		return errors.New("neither KubeProxy nor Other")
@@ -89,21 +92,25 @@ func (opt *Options) setDataPath(text string) error {
 	return nil
 }
 
+// setUndeclared reads the value of --undeclared-ports.
 func (opt *Options) setUndeclared(text string) error {
 	policy := v1beta1.UndeclaredPorts(text)
 	all := []v1beta1.UndeclaredPorts{v1beta1.UndeclaredDrop, v1beta1.UndeclaredReset, v1beta1.UndeclaredAllow}
 	if !slices.Contains(all, policy) {
 		return errors.New("not Drop, Reset or Allow")
 	}
+
 	opt.Undeclared = policy
 	return nil
 }
 
+// setService reads the value of --proxies.
 func (p *ProxyOptions) setService(text string) error {
 	key := lb.ParseKey(text)
 	if key.Namespace == "" || key.Name == "" {
 		return errors.New("not NAMESPACE/NAME")
 	}
+
 	p.Service = key
 	return nil
 }

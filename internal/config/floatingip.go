@@ -15,10 +15,14 @@ func (c *Compiler) compileFloatingIPs(objects []*v1beta1.FloatingIP, pools []lb.
 	for _, o := range objects {
 		out = append(out, c.compileFloatingIP(o, pools))
 	}
-	slices.SortFunc(out, func(a, b lb.FloatingIP) int { return a.Key.Compare(b.Key) })
+
+	slices.SortFunc(out, func(a, b lb.FloatingIP) int {
+		return a.Key.Compare(b.Key)
+	})
 	return out
 }
 
+// compileFloatingIP reads a FloatingIP.
 func (c *Compiler) compileFloatingIP(o *v1beta1.FloatingIP, pools []lb.Pool) lb.FloatingIP {
 	service := lb.Key{Namespace: o.Namespace, Name: o.Spec.ServiceName}
 	f := lb.FloatingIP{
@@ -39,10 +43,12 @@ func (c *Compiler) compileFloatingIP(o *v1beta1.FloatingIP, pools []lb.Pool) lb.
 	f.Wanted, f.Families = readFloating(o.Spec)
 	f.Wanted = append(f.Wanted, lostAddresses(f, pools)...)
 
-	b := o.Status.BoundTo
-	if b != nil {
-		f.BoundTo, f.BoundUID = lb.Key{Namespace: o.Namespace, Name: b.Name}, b.UID
+	holder := o.Status.BoundTo
+	if holder != nil {
+		f.BoundTo = lb.Key{Namespace: o.Namespace, Name: holder.Name}
+		f.BoundUID = holder.UID
 	}
+
 	return f
 }
 
@@ -54,21 +60,27 @@ func lostAddresses(f lb.FloatingIP, pools []lb.Pool) []netip.Addr {
 	for _, origin := range f.Recall {
 		a := origin.Address
 		isSameFamily := func(b netip.Addr) bool { return a.BitLen() == b.BitLen() }
-		if slices.ContainsFunc(known, isSameFamily) || !slices.Contains(f.Families, lb.FamilyOf(a)) {
+		isWanted := slices.Contains(f.Families, lb.FamilyOf(a))
+		if !isWanted || slices.ContainsFunc(known, isSameFamily) {
 			continue
 		}
 
-		isInPool := f.Pool == "" || f.Pool == origin.Pool || poolAnswersTo(pools, origin.Pool, f.Pool)
+		isInPool := f.Pool == "" ||
+			f.Pool == origin.Pool ||
+			poolAnswersTo(pools, origin.Pool, f.Pool)
 		if isInPool {
 			out = append(out, a)
 		}
 	}
+
 	return out
 }
 
 // poolAnswersTo reports whether the pool with the first name has the second one as an alias.
 func poolAnswersTo(pools []lb.Pool, pool, name string) bool {
-	return slices.ContainsFunc(pools, func(p lb.Pool) bool { return p.Name == pool && p.Answers(name) })
+	return slices.ContainsFunc(pools, func(p lb.Pool) bool {
+		return p.Name == pool && p.Answers(name)
+	})
 }
 
 // readFloating returns the requested addresses and families. There is at least one family. The schema ensures that
@@ -88,5 +100,6 @@ func readFloating(spec v1beta1.FloatingIPSpec) (wanted []netip.Addr, families []
 	if len(families) == 0 {
 		families = []lb.Family{lb.IPv4}
 	}
+
 	return wanted, families
 }

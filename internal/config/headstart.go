@@ -33,12 +33,18 @@ func (c *Compiler) Starts(fresh map[lb.Key][]netip.Addr, node string) (out []lb.
 		}
 
 		h := before[key]
-		if !slices.Equal(h.addresses, fresh[key]) {
-			h = headStart{fresh[key], s.headStarts(key, fresh[key], node)}
+		addresses := fresh[key]
+		if !slices.Equal(h.addresses, addresses) {
+			h = headStart{
+				addresses: addresses,
+				starts:    s.headStarts(key, addresses, node),
+			}
 		}
+
 		c.headStarts[key] = h
 		out = append(out, h.starts...)
 	}
+
 	return out
 }
 
@@ -49,7 +55,9 @@ func (s *compiledService) headStarts(key lb.Key, addresses []netip.Addr, node st
 		return nil
 	}
 
-	all := slices.DeleteFunc(s.readSlices(), func(s *discoveryv1.EndpointSlice) bool { return isIgnored(s.Labels) })
+	all := slices.DeleteFunc(s.readSlices(), func(s *discoveryv1.EndpointSlice) bool {
+		return isIgnored(s.Labels)
+	})
 	onlyNode := ""
 	if o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		onlyNode = node
@@ -61,6 +69,7 @@ func (s *compiledService) headStarts(key lb.Key, addresses []netip.Addr, node st
 			if len(endpoints) == 0 {
 				continue
 			}
+
 			out = append(out, lb.Start{
 				Service:    key,
 				Address:    a,
@@ -71,6 +80,7 @@ func (s *compiledService) headStarts(key lb.Key, addresses []netip.Addr, node st
 			})
 		}
 	}
+
 	return out
 }
 
@@ -83,5 +93,9 @@ func allowsHeadStart(o *corev1.Service) bool {
 	hasKubeProxyRanges := hasOwnRanges && len(o.Spec.LoadBalancerSourceRanges) > 0
 	hasManyPorts := len(o.Spec.Ports) > maxStartPorts
 
-	return !isIgnored(o.Labels) && !hasProxied(o) && !hasManyPorts && !hasAffinity && !hasKubeProxyRanges
+	if hasManyPorts || hasAffinity || hasKubeProxyRanges {
+		return false
+	}
+
+	return !isIgnored(o.Labels) && !hasProxied(o)
 }

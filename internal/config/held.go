@@ -15,9 +15,11 @@ type Held[T any] interface {
 // heldService is a Service that is not compacted.
 type heldService struct{ *corev1.Service }
 
+// Read returns the Service.
 func (h heldService) Read() *corev1.Service { return h.Service }
 
 // heldSlice is an EndpointSlice that is not compacted.
 type heldSlice struct{ *discoveryv1.EndpointSlice }
 
+// Read returns the EndpointSlice.
 func (h heldSlice) Read() *discoveryv1.EndpointSlice { return h.EndpointSlice }

@@ -17,7 +17,11 @@ import (
 // them.
 func (x serviceReader) compileLeaving(key lb.Key, o *corev1.Service) (*lb.Leaving, []netip.Addr) {
 	shown, others := x.Shown(o)
-	l := &lb.Leaving{Key: key, UID: string(o.UID), Addresses: slices.Clone(shown)}
+	l := &lb.Leaving{
+		Key:       key,
+		UID:       string(o.UID),
+		Addresses: slices.Clone(shown),
+	}
 	for _, origin := range readRecord(o.UID, o.Status.Conditions) {
 		isReleased := origin.Terms == lb.TermsReleased
 		if !isReleased && !slices.Contains(l.Addresses, origin.Address) {
@@ -27,13 +31,17 @@ func (x serviceReader) compileLeaving(key lb.Key, o *corev1.Service) (*lb.Leavin
 	if len(l.Addresses) == 0 {
 		return nil, others
 	}
+
 	slices.SortFunc(l.Addresses, netip.Addr.Compare)
 
-	if len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer {
+	isDelivered := len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer
+	if isDelivered {
 		ignored := &problemList{} // a Service that leaves needs no fixes
 		l.Served = x.readService(ignored, key, o)
-		l.Served.Addresses, l.Served.Wish = shown, lb.Wish{}
+		l.Served.Addresses = shown
+		l.Served.Wish = lb.Wish{}
 	}
+
 	return l, others
 }
 
@@ -50,7 +58,8 @@ func (c *Compiler) addOthers(s *lb.State, opt Options) {
 	}
 
 	for key, svc := range c.special {
-		if svc.service == nil && s.NotServed != nil && svc.object.GetDeletionTimestamp() == nil {
+		isOther := svc.service == nil && svc.object.GetDeletionTimestamp() == nil
+		if isOther && s.NotServed != nil {
 			s.NotServed[key] = string(svc.object.GetUID())
 		}
 		if svc.extras == nil {
@@ -64,13 +73,18 @@ func (c *Compiler) addOthers(s *lb.State, opt Options) {
 			}
 			s.Leaving = append(s.Leaving, l)
 		}
+
 		for _, a := range svc.reserved {
-			if other, ok := s.Reserved[a]; !ok || key.Compare(other) < 0 {
+			other, isReserved := s.Reserved[a]
+			if !isReserved || key.Compare(other) < 0 {
 				s.Reserved[a] = key
 			}
 		}
 	}
-	slices.SortFunc(s.Leaving, func(a, b lb.Leaving) int { return a.Key.Compare(b.Key) })
+
+	slices.SortFunc(s.Leaving, func(a, b lb.Leaving) int {
+		return a.Key.Compare(b.Key)
+	})
 }
 
 // Marked yields the Services of the last run that are not ours and have a finalizer or a condition of ours.

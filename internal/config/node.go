@@ -32,7 +32,8 @@ func (opt Options) compileNode(o *corev1.Node) lb.Node {
 	}
 
 	for _, cidr := range o.Spec.PodCIDRs {
-		if p, err := netip.ParsePrefix(cidr); err == nil {
+		p, err := netip.ParsePrefix(cidr)
+		if err == nil {
 			node.Pods = append(node.Pods, p)
 		}
 	}
@@ -40,12 +41,14 @@ func (opt Options) compileNode(o *corev1.Node) lb.Node {
 	for _, c := range o.Status.Conditions {
 		isNotReady := c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
 		if isNotReady && strings.Contains(c.Message, shutdownMessage) {
-			node.ShuttingDown, node.Draining = true, true
+			node.ShuttingDown = true
+			node.Draining = true
 		}
 		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
 			node.NetworkUnavailable = true
 		}
 	}
+
 	return node
 }
 
@@ -58,11 +61,14 @@ func nodeAddresses(o *corev1.Node) (out []netip.Addr) {
 			if isInternal != internal || len(out) == maxNodeAddresses {
 				continue
 			}
-			if ip, err := parseAddr(a.Address); err == nil { // the list contains host names too
+
+			ip, err := parseAddr(a.Address)
+			if err == nil { // the list contains host names too
 				out = append(out, ip)
 			}
 		}
 	}
+
 	return out
 }
 

@@ -27,6 +27,7 @@ var unusablePrefixes = []struct{ prefix, kind string }{
 // ownedRanges are ranges with their owners: disjoint, ordered by address.
 type ownedRanges []ownedRange
 
+// ownedRange is a range with its owner.
 type ownedRange struct {
 	lb.Range
 	owner rangeOwner
@@ -34,56 +35,66 @@ type ownedRange struct {
 
 // rangeOwner is the pool that a range belongs to, or the reason why no pool can have it.
 type rangeOwner struct {
-	pool, unusable string
+	// pool is the name of the pool.
+	pool string
 	// isActive reports whether the pool is not being deleted.
 	isActive bool
+	// unusable is the reason.
+	unusable string
 }
 
 // unusableRanges returns the ranges that no pool can have.
 func unusableRanges() (out ownedRanges) {
 	for _, u := range unusablePrefixes {
-		out = append(out, ownedRange{rangeOf(netip.MustParsePrefix(u.prefix)), rangeOwner{unusable: u.kind}})
+		prefix := netip.MustParsePrefix(u.prefix)
+		out = append(out, ownedRange{
+			Range: rangeOf(prefix),
+			owner: rangeOwner{unusable: u.kind},
+		})
 	}
+
 	return out
 }
 
 // String returns the range, and the reason why no pool can have it.
-func (o ownedRange) String() string { return fmt.Sprintf("%s (%s)", o.Range, o.owner.unusable) }
+func (o ownedRange) String() string {
+	return fmt.Sprintf("%s (%s)", o.Range, o.owner.unusable)
+}
 
 // at returns the index of the first range that does not end before the address.
 func (o ownedRanges) at(a netip.Addr) int {
-	i, _ := slices.BinarySearchFunc(o, a, func(have ownedRange, a netip.Addr) int { return have.To.Compare(a) })
+	i, _ := slices.BinarySearchFunc(o, a, func(have ownedRange, a netip.Addr) int {
+		return have.To.Compare(a)
+	})
 	return i
 }
 
 // claim gives the owner the parts of the range that have no owner yet, and records the other parts in lost.
 func (o *ownedRanges) claim(owner rangeOwner, want lb.Range, lost lostRanges) (got []lb.Range) {
 	from := want.From
-	for _, have := range (*o)[o.at(want.From):] {
+	first := o.at(want.From)
+	for _, have := range (*o)[first:] {
 		if !have.Overlaps(want) {
 			break
 		}
+
 		if from.Less(have.From) {
 			got = append(got, lb.Range{From: from, To: have.From.Prev()})
 		}
-		from = have.To.Next()
 
-		part := have.Range
-		if part.From.Less(want.From) {
-			part.From = want.From
-		}
-		if want.To.Less(part.To) {
-			part.To = want.To
-		}
-		lost[have.owner] = append(lost[have.owner], part)
+		from = have.To.Next()
+		lost[have.owner] = append(lost[have.owner], have.Intersect(want))
 	}
-	if from.IsValid() && !want.To.Less(from) {
+
+	hasRest := from.IsValid() && !want.To.Less(from)
+	if hasRest {
 		got = append(got, lb.Range{From: from, To: want.To})
 	}
 
 	for _, g := range got {
-		*o = slices.Insert(*o, o.at(g.From), ownedRange{g, owner})
+		*o = slices.Insert(*o, o.at(g.From), ownedRange{Range: g, owner: owner})
 	}
+
 	return got
 }
 
@@ -99,7 +110,7 @@ func (l lostRanges) reportTo(r *problemList, object lb.Object, isDeleting bool) 
 		switch {
 		case owner.unusable != "":
 			for _, part := range parts {
-				unusable = append(unusable, ownedRange{part, owner})
+				unusable = append(unusable, ownedRange{Range: part, owner: owner})
 			}
 		case owner.pool == object.Name:
 			r.addNote(object, lb.OverlappingAddresses, "spec.addresses holds %s more than once: once is enough",
@@ -112,8 +123,13 @@ func (l lostRanges) reportTo(r *problemList, object lb.Object, isDeleting bool) 
 		}
 	}
 
-	if len(unusable) > 0 {
-		slices.SortFunc(unusable, func(a, b ownedRange) int { return a.Compare(b.Range) })
-		r.add(object, lb.AddressNotUsable, "spec.addresses holds addresses that no Service can have: %s", lb.SomeOf(unusable))
+	if len(unusable) == 0 {
+		return
 	}
+
+	slices.SortFunc(unusable, func(a, b ownedRange) int {
+		return a.Compare(b.Range)
+	})
+	r.add(object, lb.AddressNotUsable, "spec.addresses holds addresses that no Service can have: %s",
+		lb.SomeOf(unusable))
 }

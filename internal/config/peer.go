@@ -23,13 +23,13 @@ func compilePeers(r *problemList, objects Objects, nodes map[string]lb.Node) []l
 	for _, o := range oldestFirst(objects.Peers) {
 		object := lb.Object{Kind: KindPeer, Name: o.Name}
 		p, err := compilePeer(r, object, o.Spec)
-		reason := lb.InvalidPeer
-		if err == nil {
-			p.Password, err = objects.readPassword(o.Spec)
-			reason = lb.PasswordMissing
-		}
 		if err != nil {
-			r.add(object, reason, "not used: %v", err)
+			r.add(object, lb.InvalidPeer, "not used: %v", err)
+			continue
+		}
+		p.Password, err = objects.readPassword(o.Spec)
+		if err != nil {
+			r.add(object, lb.PasswordMissing, "not used: %v", err)
 			continue
 		}
 
@@ -38,7 +38,9 @@ func compilePeers(r *problemList, objects Objects, nodes map[string]lb.Node) []l
 		peers = append(peers, p)
 	}
 
-	slices.SortFunc(peers, func(a, b lb.Peer) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(peers, func(a, b lb.Peer) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
 	return peers
 }
 
@@ -56,15 +58,18 @@ func findConflicts(
 	conflicts := map[peerConflict][]string{}
 	for _, name := range names {
 		node := nodes[name]
-		if len(p.NodeSelectors) > 0 && !lb.MatchesAny(p.NodeSelectors, node.Labels) {
+		isSelected := len(p.NodeSelectors) == 0 || lb.MatchesAny(p.NodeSelectors, node.Labels)
+		if !isSelected {
 			continue
 		}
-		if c, ok := findConflict(*p, node, older[name]); ok {
+
+		c, ok := findConflict(*p, node, older[name])
+		if ok {
 			conflicts[c] = append(conflicts[c], name)
 			p.Unusable[name] = c.reason
-			continue
+		} else {
+			older[name] = append(older[name], *p)
 		}
-		older[name] = append(older[name], *p)
 	}
 
 	for c, on := range conflicts {
@@ -89,21 +94,26 @@ type peerConflict struct {
 // conflict.
 func findConflict(p lb.Peer, node lb.Node, older []lb.Peer) (peerConflict, bool) {
 	if slices.Contains(node.Addresses, p.Address) {
-		return peerConflict{lb.PeerIsSelf, fmt.Sprintf("peerAddress %s is that node's own", p.Address)}, true
+		cause := fmt.Sprintf("peerAddress %s is that node's own", p.Address)
+		return peerConflict{reason: lb.PeerIsSelf, cause: cause}, true
 	}
 
 	for _, other := range older {
-		switch {
-		case other.Address == p.Address && other.Interface == p.Interface:
-			// Even with another port: a speaker identifies sessions by the router's address alone.
+		// Even with another port: a speaker identifies sessions by the router's address alone.
+		isDuplicate := other.Address == p.Address && other.Interface == p.Interface
+		if isDuplicate {
 			cause := fmt.Sprintf("BGPPeer %q is older and has %s there", other.Name, locationOf(p))
-			return peerConflict{lb.DuplicatePeer, cause}, true
-		case other.RouterID.IsValid() && p.RouterID.IsValid() && other.RouterID != p.RouterID:
+			return peerConflict{reason: lb.DuplicatePeer, cause: cause}, true
+		}
+
+		haveRouterIDs := other.RouterID.IsValid() && p.RouterID.IsValid()
+		if haveRouterIDs && other.RouterID != p.RouterID {
 			cause := fmt.Sprintf("BGPPeer %q is older and gives routerID %s there, and a node has one",
 				other.Name, other.RouterID)
-			return peerConflict{lb.ConflictingRouterID, cause}, true
+			return peerConflict{reason: lb.ConflictingRouterID, cause: cause}, true
 		}
 	}
+
 	return peerConflict{}, false
 }
 
@@ -153,8 +163,9 @@ func compilePeer(r *problemList, object lb.Object, s v1beta1.BGPPeerSpec) (lb.Pe
 		p.MinTTL = uint8(math.MaxUint8 + 1 - s.TTLSecurity)
 	}
 
-	err := cmp.Or(readEnds(&p, s), readTimers(&p, s))
-	return p, err
+	endsErr := readEnds(&p, s)
+	timersErr := readTimers(&p, s)
+	return p, cmp.Or(endsErr, timersErr)
 }
 
 // readEnds reads the addresses of both ends, and the router id.
@@ -162,8 +173,11 @@ func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 	var peerErr, sourceErr error
 	p.Address, peerErr = hostAddr("peerAddress", s.PeerAddress)
 	p.SourceAddress, sourceErr = hostAddr("sourceAddress", s.SourceAddress)
-	if err := cmp.Or(peerErr, sourceErr); err != nil || s.RouterID == "" {
+	if err := cmp.Or(peerErr, sourceErr); err != nil {
 		return err
+	}
+	if s.RouterID == "" {
+		return nil
 	}
 
 	// RFC 6286 section 2.1: four octets, not zero.
@@ -171,6 +185,7 @@ func readEnds(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 	if err != nil || id.IsUnspecified() {
 		return fmt.Errorf("routerID %q must have the form of an IPv4 address other than 0.0.0.0", s.RouterID)
 	}
+
 	p.RouterID = id
 	return nil
 }
@@ -182,24 +197,36 @@ func hostAddr(field, s string) (netip.Addr, error) {
 	}
 
 	a, err := parseAddr(s)
-	switch {
-	case err != nil:
+	if err != nil {
 		return netip.Addr{}, fmt.Errorf("%s %w", field, err)
-	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+	}
+
+	isBroadcast := a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	switch {
+	case isBroadcast, a.IsUnspecified(), a.IsLoopback(), a.IsMulticast():
 		return netip.Addr{}, fmt.Errorf("%s %s is not the unicast address of a router or node", field, a)
 	case a.Is6() && a.IsLinkLocalUnicast():
 		return netip.Addr{}, fmt.Errorf("%s %s is link-local and needs a link to be dialled on: "+
 			"write a global or unique local address, or interface", field, a)
 	}
+
 	return a, nil
+}
+
+// durationOr returns the duration of an optional field, or the default.
+func durationOr(field *metav1.Duration, otherwise time.Duration) time.Duration {
+	if field == nil {
+		return otherwise
+	}
+	return field.Duration
 }
 
 // readTimers reads the times of a session.
 func readTimers(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
-	p.HoldTime = valueOr(s.HoldTime, metav1.Duration{Duration: defaultHoldTime}).Duration
+	p.HoldTime = durationOr(s.HoldTime, defaultHoldTime)
 	defaultKeepaliveTime := (p.HoldTime / 3).Truncate(time.Second)
-	p.KeepaliveTime = cmp.Or(valueOr(s.KeepaliveTime, metav1.Duration{}).Duration, defaultKeepaliveTime)
-	p.ConnectTime = valueOr(s.ConnectTime, metav1.Duration{Duration: defaultConnectTime}).Duration
+	p.KeepaliveTime = cmp.Or(durationOr(s.KeepaliveTime, 0), defaultKeepaliveTime)
+	p.ConnectTime = durationOr(s.ConnectTime, defaultConnectTime)
 
 	if p.HoldTime%time.Second != 0 {
 		return fmt.Errorf("holdTime must be whole seconds: write %s", p.HoldTime.Round(time.Second))
@@ -207,5 +234,6 @@ func readTimers(p *lb.Peer, s v1beta1.BGPPeerSpec) error {
 	if p.KeepaliveTime > p.HoldTime {
 		return fmt.Errorf("keepaliveTime must not be longer than holdTime, which is %s", p.HoldTime)
 	}
+
 	return nil
 }

@@ -40,6 +40,7 @@ func compilePools(
 	for _, p := range pools {
 		p.lost.reportTo(r, lb.Object{Kind: KindPool, Name: p.Name}, p.Deleting)
 	}
+
 	return pools
 }
 
@@ -53,6 +54,7 @@ func deletingLast(objects []*v1beta1.IPAddressPool) []*v1beta1.IPAddressPool {
 			deleting = append(deleting, o)
 		}
 	}
+
 	return append(active, deleting...)
 }
 
@@ -64,15 +66,17 @@ func compilePool(
 	undeclared v1beta1.UndeclaredPorts,
 ) *pool {
 	object := lb.Object{Kind: KindPool, Name: o.Name}
-	return &pool{lost: lostRanges{}, Pool: lb.Pool{
+	undeclared = cmp.Or(o.Spec.UndeclaredPorts, undeclared)
+	compiled := lb.Pool{
 		Name:          o.Name,
 		Labels:        o.Labels,
 		AutoAssign:    valueOr(o.Spec.AutoAssign, true),
 		AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
 		Allocation:    compileAllocation(r, object, o.Spec.ServiceAllocation),
 		Deleting:      o.DeletionTimestamp != nil,
-		PoolTerms:     compileTerms(r, object, o, memory, cmp.Or(o.Spec.UndeclaredPorts, undeclared)),
-	}}
+		PoolTerms:     compileTerms(r, object, o, memory, undeclared),
+	}
+	return &pool{Pool: compiled, lost: lostRanges{}}
 }
 
 // claimRanges gives a pool the parts of its entries that have no owner yet.
@@ -86,11 +90,14 @@ func claimRanges(r *problemList, o *v1beta1.IPAddressPool, p *pool, owned *owned
 			r.add(object, lb.InvalidAddresses, "spec.addresses[%d]: %v", i, err)
 			continue
 		}
+
 		if note != "" {
 			r.addNote(object, lb.HostBitsIgnored, "spec.addresses[%d]: %s", i, note)
 		}
+
 		p.entries = append(p.entries, entry)
-		p.Ranges = append(p.Ranges, owned.claim(owner, entry, p.lost)...)
+		claimed := owned.claim(owner, entry, p.lost)
+		p.Ranges = append(p.Ranges, claimed...)
 	}
 }
 
@@ -134,11 +141,14 @@ func compileTerms(
 	if len(o.Spec.SourceRanges) > 0 {
 		allowed := readSources(o.Spec.SourceRanges)
 		allowed.reportTo(r, object, "spec.sourceRanges")
-		t.Restricted, t.SourceRanges = true, allowed.prefixes
+		t.Restricted = true
+		t.SourceRanges = allowed.prefixes
 	}
-	s := o.Spec.Sharing
-	if s != nil {
-		t.ShareAcross, t.MaxServices = s.Scope == v1beta1.ShareCluster, int(s.MaxServices)
+
+	sharing := o.Spec.Sharing
+	if sharing != nil {
+		t.ShareAcross = sharing.Scope == v1beta1.ShareCluster
+		t.MaxServices = int(sharing.MaxServices)
 	}
 
 	// The memory may belong to an earlier pool of the same name.
@@ -146,6 +156,7 @@ func compileTerms(
 		t.ReleasedForgotten = memory.Status.Forgotten
 		t.Released = compileReleased(memory.Status.Released)
 	}
+
 	return t
 }
 
@@ -159,33 +170,52 @@ func compileQuota(q *v1beta1.Quota) map[lb.Family]int {
 	if q.PerNamespace.IPv4 != nil {
 		out[lb.IPv4] = int(*q.PerNamespace.IPv4)
 	}
+
 	if q.PerNamespace.IPv6 != nil {
 		out[lb.IPv6] = int(*q.PerNamespace.IPv6)
 	}
+
 	return out
 }
 
+// compileReleased reads the releases in a PoolMemory.
 func compileReleased(list []v1beta1.ReleasedAddress) (out []lb.Release) {
 	for _, r := range list {
 		a, err := parseAddr(r.Address)
-		if err == nil && !r.Time.IsZero() {
-			release := lb.Release{Address: a, Time: r.Time.Time.Time, Holder: lb.ParseKey(r.Service), UID: r.UID}
-			out = append(out, release)
+		if err != nil || r.Time.IsZero() {
+			continue
 		}
+
+		out = append(out, lb.Release{
+			Address: a,
+			Time:    r.Time.Time.Time,
+			Holder:  lb.ParseKey(r.Service),
+			UID:     r.UID,
+		})
 	}
+
 	return out
 }
 
+// compileRetained reads the retained addresses in the status of a pool.
 func compileRetained(list []v1beta1.RetainedAddress) (out []lb.Retention) {
 	for _, r := range list {
 		a, err := parseAddr(r.Address)
-		if err == nil && !r.Since.IsZero() {
-			out = append(out, lb.Retention{Address: a, Holder: lb.ParseKey(r.Service), Since: r.Since.Time.Time})
+		if err != nil || r.Since.IsZero() {
+			continue
 		}
+
+		out = append(out, lb.Retention{
+			Address: a,
+			Holder:  lb.ParseKey(r.Service),
+			Since:   r.Since.Time.Time,
+		})
 	}
+
 	return out
 }
 
+// memoriesByName returns the PoolMemories by their names, which are the names of their pools.
 func memoriesByName(objects []*v1beta1.PoolMemory) map[string]*v1beta1.PoolMemory {
 	out := make(map[string]*v1beta1.PoolMemory, len(objects))
 	for _, m := range objects {

@@ -15,7 +15,11 @@ type problemList struct {
 
 // add adds a Problem, and returns it for objects that wait because of it.
 func (r *problemList) add(o lb.Object, reason lb.Reason, format string, args ...any) *lb.Problem {
-	p := &lb.Problem{Object: o, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	p := &lb.Problem{
+		Object:  o,
+		Reason:  reason,
+		Message: fmt.Sprintf(format, args...),
+	}
 	r.list = append(r.list, p)
 	return p
 }
@@ -40,6 +44,7 @@ func (r *problemList) sorted() (out []lb.Problem) {
 	for _, p := range r.list {
 		out = append(out, *p)
 	}
+
 	return out
 }
 

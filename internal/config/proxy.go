@@ -50,7 +50,9 @@ func (p ProxyOptions) maxProxied(each int) int {
 
 // Proxies reports whether Services can be proxied: proxies must run, and kube-proxy must be the data path. Ahead of
 // another data path no node can send packets to a proxy.
-func (opt Options) Proxies() bool { return opt.Proxy.Service != (lb.Key{}) && !opt.OtherDataPath }
+func (opt Options) Proxies() bool {
+	return opt.Proxy.Service != (lb.Key{}) && !opt.OtherDataPath
+}
 
 // hasProxied reports whether proxies serve a Service, by its status. Tenants cannot write there.
 func hasProxied(o *corev1.Service) bool {
@@ -70,6 +72,7 @@ func (opt Options) admitProxies(r *problemList, services []*lb.Service, namespac
 		if !s.AsksProxy {
 			continue
 		}
+
 		namespace := s.Key.Namespace
 		isSelected := opt.Proxy.Namespaces == nil ||
 			len(namespaces) == 0 ||
@@ -79,6 +82,7 @@ func (opt Options) admitProxies(r *problemList, services []*lb.Service, namespac
 				namespace)
 			continue
 		}
+
 		asking[namespace] = append(asking[namespace], s)
 	}
 
@@ -87,14 +91,17 @@ func (opt Options) admitProxies(r *problemList, services []*lb.Service, namespac
 		slices.SortFunc(all, proxiedFirst)
 		firsts = append(firsts, all[0])
 	}
+
 	slices.SortFunc(firsts, proxiedFirst)
 
 	for i, first := range firsts {
 		all := asking[first.Key.Namespace]
-		if i < opt.Proxy.MaxNamespaces || opt.Proxy.MaxNamespaces == 0 {
+		isWithinBound := i < opt.Proxy.MaxNamespaces || opt.Proxy.MaxNamespaces == 0
+		if isWithinBound {
 			opt.Proxy.admitShare(r, all)
 			continue
 		}
+
 		for _, s := range all {
 			refuseProxy(r, s,
 				"%d namespaces have Services that are proxied, as many as may (proxy.maxNamespaces of the chart)",
@@ -105,29 +112,33 @@ func (opt Options) admitProxies(r *problemList, services []*lb.Service, namespac
 
 // proxiedFirst orders Services that are proxied before Services that ask, and older ones before newer ones.
 func proxiedFirst(a, b *lb.Service) int {
-	if a.Proxied != b.Proxied {
-		if a.Proxied {
-			return -1
-		}
+	switch {
+	case a.Proxied && !b.Proxied:
+		return -1
+	case b.Proxied && !a.Proxied:
 		return 1
 	}
+
 	return compareAge(a, b)
 }
 
 // admitShare refuses proxies to the Services of one namespace that do not fit its share. all are in order.
 func (p ProxyOptions) admitShare(r *problemList, all []*lb.Service) {
-	services, ports, ranges := 0, 0, 0
-	maxPorts, maxRanges := p.maxProxied(proxiedPorts), p.maxProxied(proxiedRanges)
-
+	maxPorts := p.maxProxied(proxiedPorts)
+	maxRanges := p.maxProxied(proxiedRanges)
+	var services, ports, ranges int
 	for _, s := range all {
-		rangeCount := len(s.Allow) + len(s.Deny)
-		if p.MaxServices > 0 && services == p.MaxServices {
+		isFull := p.MaxServices > 0 && services == p.MaxServices
+		if isFull {
 			refuseProxy(r, s, "%d Services of namespace %s ask for proxies, and %d may have them: "+
 				"those that are proxied, and the oldest (proxy.maxServicesPerNamespace of the chart)",
 				len(all), s.Key.Namespace, p.MaxServices)
 			continue
 		}
-		if ports+len(s.Ports) > maxPorts || ranges+rangeCount > maxRanges {
+
+		rangeCount := len(s.Allow) + len(s.Deny)
+		isTooLarge := ports+len(s.Ports) > maxPorts || ranges+rangeCount > maxRanges
+		if isTooLarge {
 			refuseProxy(r, s, "with its %d ports and %d source ranges the proxied Services of namespace %s have "+
 				"more than %d ports or %d ranges (%d and %d for each of proxy.maxServicesPerNamespace of the chart)",
 				len(s.Ports), rangeCount, s.Key.Namespace, maxPorts, maxRanges, proxiedPorts, proxiedRanges)
@@ -142,25 +153,32 @@ func (p ProxyOptions) admitShare(r *problemList, all []*lb.Service) {
 
 // refuseProxy refuses proxies to a Service, and reports it.
 func refuseProxy(r *problemList, s *lb.Service, format string, args ...any) {
-	s.AsksProxy, s.ProxyRefused = false, true
-	object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-	r.add(object, lb.ProxyRefused, format, args...)
+	s.AsksProxy = false
+	s.ProxyRefused = true
+	r.add(ServiceObject(s.Key), lb.ProxyRefused, format, args...)
 }
 
 // joinProxies replaces the endpoints of proxied Services by the proxies. Services that share an address get their
 // statuses one after the other. Until all of these agree, none of the Services is proxied.
 func joinProxies(dependent, services []*lb.Service, proxies *compiledService) {
-	if !slices.ContainsFunc(dependent, func(s *lb.Service) bool { return s.Proxied }) {
+	isProxied := func(s *lb.Service) bool { return s.Proxied }
+	if !slices.ContainsFunc(dependent, isProxied) {
 		return
 	}
 
-	allAgree := Sharers(services, func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused })
+	agrees := func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused }
+	allAgree := Sharers(services, agrees)
 	for _, s := range dependent {
 		s.Proxied = s.Proxied && allAgree(s.Addresses)
-		if s.Proxied {
-			s.Local, s.LocalByProxy, s.HealthPort = true, !s.Local, 0
-			s.Backends, s.IgnoredByKubeProxy = proxies.proxyBackends(), false
+		if !s.Proxied {
+			continue
 		}
+
+		s.LocalByProxy = !s.Local
+		s.Local = true
+		s.HealthPort = 0
+		s.Backends = proxies.proxyBackends()
+		s.IgnoredByKubeProxy = false
 	}
 }
 
@@ -176,16 +194,19 @@ func Sharers(services []*lb.Service, predicate func(*lb.Service) bool) func([]ne
 			if !ok {
 				return a
 			}
+
 			if c, ok := parent[b]; ok {
 				parent[a] = c // path halving
 			}
+
 			a = b
 		}
 	}
 
 	for _, s := range services {
-		for _, a := range s.Addresses[min(1, len(s.Addresses)):] {
-			from, to := root(a), root(s.Addresses[0])
+		for i := 1; i < len(s.Addresses); i++ {
+			from := root(s.Addresses[i])
+			to := root(s.Addresses[0])
 			if from != to {
 				parent[from] = to
 			}
@@ -195,8 +216,12 @@ func Sharers(services []*lb.Service, predicate func(*lb.Service) bool) func([]ne
 	fails := map[netip.Addr]bool{}
 	for _, s := range services {
 		if len(s.Addresses) > 0 && !predicate(s) {
-			fails[root(s.Addresses[0])] = true
+			set := root(s.Addresses[0])
+			fails[set] = true
 		}
 	}
-	return func(addresses []netip.Addr) bool { return len(addresses) == 0 || !fails[root(addresses[0])] }
+
+	return func(addresses []netip.Addr) bool {
+		return len(addresses) == 0 || !fails[root(addresses[0])]
+	}
 }

@@ -27,11 +27,16 @@ func (c *Compiler) ReadyEndpoints(
 	state lb.State,
 	proxies ProxyOptions,
 ) (use map[lb.Key]map[uint16][]netip.AddrPort, left map[lb.Key][]netip.AddrPort) {
-	use, left = map[lb.Key]map[uint16][]netip.AddrPort{}, map[lb.Key][]netip.AddrPort{}
-	pools := lb.IndexOf(state.Pools, func(p lb.Pool) []lb.Range { return p.Ranges })
+	use = map[lb.Key]map[uint16][]netip.AddrPort{}
+	left = map[lb.Key][]netip.AddrPort{}
+	pools := lb.IndexOf(state.Pools, func(p lb.Pool) []lb.Range {
+		return p.Ranges
+	})
 	ours := c.ownAddresses(state, proxies.Service)
 	isAllowed := func(a netip.Addr) bool {
-		return a.IsGlobalUnicast() && a.Zone() == "" && !ours[a] && pools.Find(a).Ranges == nil
+		isPlain := a.IsGlobalUnicast() && a.Zone() == ""
+		isOurs := ours[a] || pools.Find(a).Ranges != nil
+		return isPlain && !isOurs
 	}
 
 	maxPerNamespace := proxies.maxProxied(proxiedEndpoints)
@@ -40,26 +45,39 @@ func (c *Compiler) ReadyEndpoints(
 		if s.Proxy == nil || s.ProxyRefused {
 			continue
 		}
-		if _, ok := c.readyPorts[s.Key]; !ok {
-			c.readyPorts[s.Key] = c.compiled[s.Key].readyPorts(s.ClusterIPs)
-		}
 
+		namespace := s.Key.Namespace
 		ports := map[uint16][]netip.AddrPort{}
-		for _, p := range c.readyPorts[s.Key] {
+		for _, p := range c.readyPortsOf(s) {
 			for _, e := range p.endpoints {
 				a := e.Addr().Unmap()
-				isFull := len(ports[p.port]) == maxProxyEndpoints || perNamespace[s.Key.Namespace] == maxPerNamespace
-				if isFull || !isAllowed(a) {
+				isPortFull := len(ports[p.port]) == maxProxyEndpoints
+				isNamespaceFull := perNamespace[namespace] == maxPerNamespace
+				if isPortFull || isNamespaceFull || !isAllowed(a) {
 					left[s.Key] = append(left[s.Key], e)
 					continue
 				}
+
 				ports[p.port] = append(ports[p.port], netip.AddrPortFrom(a, e.Port()))
-				perNamespace[s.Key.Namespace]++
+				perNamespace[namespace]++
 			}
 		}
+
 		use[s.Key] = ports
 	}
+
 	return use, left
+}
+
+// readyPortsOf returns the TCP ports of a Service with their endpoints. It reads them only if an object changed.
+func (c *Compiler) readyPortsOf(s *lb.Service) []readyPort {
+	ports, isRead := c.readyPorts[s.Key]
+	if !isRead {
+		ports = c.compiled[s.Key].readyPorts(s.ClusterIPs)
+		c.readyPorts[s.Key] = ports
+	}
+
+	return ports
 }
 
 // ownAddresses returns the addresses of all Services, and the addresses of the proxies' pods.
@@ -75,6 +93,7 @@ func (c *Compiler) ownAddresses(state lb.State, proxies lb.Key) map[netip.Addr]b
 	if pods == nil {
 		return ours
 	}
+
 	for _, e := range pods.slices {
 		for _, a := range e.busy {
 			ours[a.Unmap()] = true
@@ -83,6 +102,7 @@ func (c *Compiler) ownAddresses(state lb.State, proxies lb.Key) map[netip.Addr]b
 			ours[endpoint.Address.Unmap()] = true
 		}
 	}
+
 	return ours
 }
 
@@ -91,7 +111,8 @@ func (c *Compiler) ownAddresses(state lb.State, proxies lb.Key) map[netip.Addr]b
 func (s *compiledService) readyPorts(families []netip.Addr) (out []readyPort) {
 	all := s.readSlices()
 	for _, p := range s.object.Read().Spec.Ports {
-		if cmp.Or(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
+		isTCP := cmp.Or(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP
+		if !isTCP {
 			continue
 		}
 
@@ -102,7 +123,9 @@ func (s *compiledService) readyPorts(families []netip.Addr) (out []readyPort) {
 				break
 			}
 		}
+
 		out = append(out, port)
 	}
+
 	return out
 }

@@ -17,35 +17,49 @@ func (opt Options) proxyPods(proxies *compiledService) (out []lb.ProxyPod) {
 	pods := map[string]*lb.ProxyPod{}
 	for _, p := range proxies.slices {
 		for _, e := range p.slice.Read().Endpoints {
-			// Addresses beyond the first have no meaning (discovery/v1).
-			if readinessOf(e.Conditions) == idle || len(e.Addresses) == 0 {
+			node := valueOr(e.NodeName, "")
+			if readinessOf(e.Conditions) == idle || node == "" || e.TargetRef == nil {
 				continue
 			}
-			a, err := netip.ParseAddr(e.Addresses[0])
-			node := valueOr(e.NodeName, "")
-			if err != nil || node == "" || e.TargetRef == nil {
+			if len(e.Addresses) == 0 {
+				continue
+			}
+
+			a, err := netip.ParseAddr(e.Addresses[0]) // the others have no meaning (discovery/v1)
+			if err != nil {
 				continue
 			}
 
 			isReady := valueOr(e.Conditions.Ready, true)
 			pod := pods[e.TargetRef.Name]
 			if pod == nil {
-				pod = &lb.ProxyPod{Name: e.TargetRef.Name, Node: node, Ready: isReady}
+				pod = &lb.ProxyPod{
+					Name:  e.TargetRef.Name,
+					Node:  node,
+					Ready: isReady,
+				}
 				pods[pod.Name] = pod
 			}
 			// The slices of the two families may show different moments.
 			pod.Ready = pod.Ready && isReady
-
-			isSameFamily := func(b netip.Addr) bool { return b.Is4() == a.Is4() }
-			if !slices.ContainsFunc(pod.Addresses, isSameFamily) {
-				pod.Addresses = append(pod.Addresses, a)
-				slices.SortFunc(pod.Addresses, netip.Addr.Compare)
-			}
+			addFamily(pod, a)
 		}
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(pods)) {
 		out = append(out, *pods[name])
 	}
+
 	return out
+}
+
+// addFamily adds an address to a proxy that has none of its family.
+func addFamily(pod *lb.ProxyPod, a netip.Addr) {
+	isSameFamily := func(b netip.Addr) bool { return b.Is4() == a.Is4() }
+	if slices.ContainsFunc(pod.Addresses, isSameFamily) {
+		return
+	}
+
+	pod.Addresses = append(pod.Addresses, a)
+	slices.SortFunc(pod.Addresses, netip.Addr.Compare)
 }

@@ -49,34 +49,41 @@ func (opt Options) readSettings(r *problemList, object lb.Object, o *corev1.Serv
 		}
 
 		if a.keys == nil {
-			a.settingValues, a.keys = settingValues{}, map[string]string{}
+			a.settingValues = settingValues{}
+			a.keys = map[string]string{}
 		}
+
 		a.keys[s.key] = key
 		fault := s.fault(value)
-		if fault != "" {
-			a.faults = append(a.faults, fmt.Sprintf("annotation %s (%.60q) is not in force: %s", key, value, fault))
-			useRecorded(s.key)
+		if fault == "" {
+			a.settingValues[s.key] = value
 			continue
 		}
-		a.settingValues[s.key] = value
+		text := fmt.Sprintf("annotation %s (%.60q) is not in force: %s", key, value, fault)
+		a.faults = append(a.faults, text)
+		useRecorded(s.key)
 	}
 	if a.keys == nil {
 		return a
 	}
 
-	if a.headerVersion() > 0 && a.settingValues[AnnotationXForwardedFor] == "true" {
-		a.faults = append(a.faults, fmt.Sprintf("annotations %s (%q) and %s (%q) exclude each other",
+	forwarded := a.settingValues[AnnotationXForwardedFor]
+	if a.headerVersion() > 0 && forwarded == "true" {
+		fault := fmt.Sprintf("annotations %s (%q) and %s (%q) exclude each other",
 			a.keys[AnnotationProxyProtocol], a.settingValues[AnnotationProxyProtocol],
-			a.keys[AnnotationXForwardedFor], a.settingValues[AnnotationXForwardedFor]))
+			a.keys[AnnotationXForwardedFor], forwarded)
+		a.faults = append(a.faults, fault)
 		useRecorded(AnnotationProxyProtocol)
 		useRecorded(AnnotationXForwardedFor)
 	}
+
 	fault := opt.withDefaults(a.settingValues).monitorFault()
 	if fault != "" {
 		a.faults = append(a.faults, fault)
 		useRecorded(AnnotationHealthMonitorDelay)
 		useRecorded(AnnotationHealthMonitorTimeout)
 	}
+
 	return a
 }
 
@@ -147,6 +154,7 @@ func proxyObstacle(o *corev1.Service) string {
 				"set spec.allocateLoadBalancerNodePorts to true", p.Port) + consequence
 		}
 	}
+
 	return ""
 }
 
@@ -173,8 +181,10 @@ func (opt Options) ignoredSettings(request proxyRequest, hasAffinity bool) (note
 		case opt.Proxies():
 			reason += "; the Service asks for no proxy"
 		}
+
 		notes = append(notes, key+" does nothing: "+reason)
 	}
+
 	return notes
 }
 
@@ -189,20 +199,23 @@ func (s *proxySetting) worksWithoutProxy(value string, hasAffinity bool) bool {
 		n, _ := strconv.Atoi(value)
 		return n >= octaviaIdleTimeout // without a proxy connections may be idle for longer
 	}
+
 	return false
 }
 
 // ProxyRecord returns the condition that records the settings of a Service that were accepted last; false if it asks
-// for no proxies.
+// for no proxies. Compile reports the Problems of the settings.
 func (opt Options) ProxyRecord(o *corev1.Service) (metav1.Condition, bool) {
-	readable, _ := withoutLongAnnotations(&problemList{}, lb.Object{}, o, opt)
-	request := opt.readSettings(&problemList{}, lb.Object{}, readable)
-	return metav1.Condition{
+	ignored := &problemList{}
+	readable, _ := withoutLongAnnotations(ignored, lb.Object{}, o, opt)
+	request := opt.readSettings(ignored, lb.Object{}, readable)
+	c := metav1.Condition{
 		Type:    v1beta1.ConditionProxyRecord,
 		Status:  metav1.ConditionTrue,
 		Reason:  "Accepted",
 		Message: proxyRecordText(o.UID, request.settingValues),
-	}, request.wantsProxy() && opt.Proxies()
+	}
+	return c, request.wantsProxy() && opt.Proxies()
 }
 
 // proxyRecordText returns "uid=UID", then "NAME=VALUE" for each setting, separated by spaces.
@@ -215,6 +228,7 @@ func proxyRecordText(uid types.UID, v settingValues) string {
 			text += " " + s.name + "=" + value
 		}
 	}
+
 	return text
 }
 
@@ -229,14 +243,21 @@ func readProxyRecord(uid types.UID, conditions []metav1.Condition) settingValues
 
 	for item := range strings.SplitSeq(c.Message, " ") {
 		name, value, _ := strings.Cut(item, "=")
-		i := slices.IndexFunc(proxySettings, func(s proxySetting) bool { return s.name == name })
-		if i >= 0 && proxySettings[i].fault(value) == "" {
-			out[proxySettings[i].key] = value
+		i := slices.IndexFunc(proxySettings, func(s proxySetting) bool {
+			return s.name == name
+		})
+		if i < 0 {
+			continue
+		}
+		s := &proxySettings[i]
+		if s.fault(value) == "" {
+			out[s.key] = value
 		}
 	}
 
 	if proxyRecordText(uid, out) != c.Message {
 		return settingValues{}
 	}
+
 	return out
 }

@@ -59,11 +59,16 @@ const (
 )
 
 const (
+	// ownPrefix begins the keys of Holdfast's own annotations.
 	ownPrefix = "holdfast.dev/"
 	// octaviaIdleTimeout is the number of milliseconds after which Octavia ends idle connections.
 	octaviaIdleTimeout = 50_000
-	needsProxy         = "only a proxy could do it"
-	byReadiness        = "readiness of the pods decides here, at once"
+)
+
+// These are reasons why a setting has no effect without a proxy.
+const (
+	needsProxy  = "only a proxy could do it"
+	byReadiness = "readiness of the pods decides here, at once"
 )
 
 // proxySetting is one annotation that proxies obey.
@@ -77,11 +82,13 @@ type proxySetting struct {
 	isTrigger bool
 
 	// choices are the valid values; nil for a number from min to max.
-	choices  []string
-	min, max int64
+	choices []string
+	min     int64
+	max     int64
 	// initial is the default; "" is none.
 	initial string
-	unit    string
+	// unit is the unit of a number.
+	unit string
 
 	// whyIgnored is the reason why the setting has no effect without a proxy.
 	whyIgnored string
@@ -89,9 +96,21 @@ type proxySetting struct {
 
 // proxySettings are all settings, in the order of the record.
 var proxySettings = withSpellings(
-	proxySetting{key: AnnotationDataPath, isTrigger: true, choices: []string{"Proxy"}},
-	proxySetting{key: AnnotationProxyProtocol, isTrigger: true, choices: []string{"true", "v1", "v2", "false"}},
-	proxySetting{key: AnnotationXForwardedFor, isTrigger: true, choices: []string{"true", "false"}},
+	proxySetting{
+		key:       AnnotationDataPath,
+		isTrigger: true,
+		choices:   []string{"Proxy"},
+	},
+	proxySetting{
+		key:       AnnotationProxyProtocol,
+		isTrigger: true,
+		choices:   []string{"true", "v1", "v2", "false"},
+	},
+	proxySetting{
+		key:       AnnotationXForwardedFor,
+		isTrigger: true,
+		choices:   []string{"true", "false"},
+	},
 	proxySetting{key: AnnotationDefaultTLSContainerRef, isTrigger: true},
 	proxySetting{
 		key: AnnotationLBMethod,
@@ -108,15 +127,31 @@ var proxySettings = withSpellings(
 	numberSetting(AnnotationTimeoutMemberData, 1, math.MaxInt32, "50000", "milliseconds", needsProxy),
 	numberSetting(AnnotationTimeoutMemberConnect, 1, math.MaxInt32, "5000", "milliseconds", needsProxy),
 	numberSetting(AnnotationTimeoutTCPInspect, 0, math.MaxInt32, "0", "milliseconds", needsProxy),
-	proxySetting{key: AnnotationEnableHealthMonitor, choices: []string{"true", "false"}, initial: "false"},
+	proxySetting{
+		key:     AnnotationEnableHealthMonitor,
+		choices: []string{"true", "false"},
+		initial: "false",
+	},
 	numberSetting(AnnotationHealthMonitorDelay, 1, 3600, "5", "seconds", byReadiness),
 	numberSetting(AnnotationHealthMonitorTimeout, 1, 3600, "3", "seconds", byReadiness),
 	numberSetting(AnnotationHealthMonitorMaxRetries, 1, 10, "1", "checks", byReadiness),
 	numberSetting(AnnotationHealthMonitorMaxRetriesDown, 1, 10, "3", "checks", byReadiness),
 )
 
-func numberSetting(key string, min, max int64, initial, unit, whyIgnored string) proxySetting {
-	return proxySetting{key: key, min: min, max: max, initial: initial, unit: unit, whyIgnored: whyIgnored}
+// numberSetting returns a setting that is a number from first to last.
+func numberSetting(
+	key string,
+	first, last int64,
+	initial, unit, whyIgnored string,
+) proxySetting {
+	return proxySetting{
+		key:        key,
+		min:        first,
+		max:        last,
+		initial:    initial,
+		unit:       unit,
+		whyIgnored: whyIgnored,
+	}
 }
 
 // withSpellings sets the names and keys of settings.
@@ -129,6 +164,7 @@ func withSpellings(all ...proxySetting) []proxySetting {
 			s.keys = append(s.keys, openstack.Prefix+s.name)
 		}
 	}
+
 	return all
 }
 
@@ -154,6 +190,7 @@ func (s *proxySetting) fault(value string) string {
 			return fmt.Sprintf("it takes %s from %d to %d", s.unit, s.min, s.max)
 		}
 	}
+
 	return ""
 }
 
@@ -187,6 +224,7 @@ func (v settingValues) headerVersion() int {
 	case "v2":
 		return 2
 	}
+
 	return 0
 }
 
@@ -200,10 +238,12 @@ func (v settingValues) longestIdle() time.Duration {
 
 // monitorFault returns an error text if a health check may take as long as the time between two checks.
 func (v settingValues) monitorFault() string {
-	timeout, delay := v.count(AnnotationHealthMonitorTimeout), v.count(AnnotationHealthMonitorDelay)
+	timeout := v.count(AnnotationHealthMonitorTimeout)
+	delay := v.count(AnnotationHealthMonitorDelay)
 	if timeout < delay {
 		return ""
 	}
+
 	return fmt.Sprintf("the timeout of health checks (health-monitor-timeout, %d s) is not below "+
 		"their delay (health-monitor-delay, %d s)", timeout, delay)
 }
@@ -218,6 +258,7 @@ func (opt Options) withDefaults(v settingValues) settingValues {
 			out[s.key] = value
 		}
 	}
+
 	return out
 }
 
@@ -230,14 +271,18 @@ func (p *ProxyOptions) setDefaults(text string) error {
 			continue
 		}
 
-		i := slices.IndexFunc(proxySettings, func(s proxySetting) bool { return s.name == name && !s.isTrigger })
+		i := slices.IndexFunc(proxySettings, func(s proxySetting) bool {
+			return s.name == name && !s.isTrigger
+		})
 		if i < 0 {
 			return fmt.Errorf("%q is no setting", name)
 		}
+
 		fault := proxySettings[i].fault(value)
 		if fault != "" {
 			return fmt.Errorf("%s=%q: %s", name, value, fault)
 		}
+
 		p.Defaults[name] = value
 	}
 
@@ -246,6 +291,7 @@ func (p *ProxyOptions) setDefaults(text string) error {
 	if fault != "" {
 		return errors.New(fault)
 	}
+
 	return nil
 }
 
@@ -268,9 +314,11 @@ func (opt Options) newProxy(v settingValues, hasAffinity bool) *lb.Proxy {
 		p.Client = min(p.Client, opt.Proxy.MaxIdle)
 		p.Member = min(p.Member, opt.Proxy.MaxIdle)
 	}
+
 	if hasAffinity {
 		p.Method = lb.SourceIP
 	}
+
 	if v[AnnotationEnableHealthMonitor] == "true" {
 		p.Monitor = &lb.Monitor{
 			Delay:   v.duration(AnnotationHealthMonitorDelay, time.Second),
@@ -279,5 +327,6 @@ func (opt Options) newProxy(v settingValues, hasAffinity bool) *lb.Proxy {
 			Fall:    v.count(AnnotationHealthMonitorMaxRetriesDown),
 		}
 	}
+
 	return p
 }

@@ -20,12 +20,13 @@ const maxOrigins = 8
 
 // Record returns the condition that proves which addresses an object with this UID holds; false if it holds none.
 func Record(uid types.UID, origins lb.Origins) (metav1.Condition, bool) {
-	return metav1.Condition{
+	c := metav1.Condition{
 		Type:    v1beta1.ConditionAddressRecord,
 		Status:  metav1.ConditionTrue,
 		Reason:  "Recorded",
 		Message: recordText(uid, origins),
-	}, len(origins) > 0
+	}
+	return c, len(origins) > 0
 }
 
 // recordText returns "uid=UID", then "ADDRESS=POOL" or "ADDRESS=POOL#TERMS" for each address, separated by spaces.
@@ -43,6 +44,7 @@ func recordText(uid types.UID, origins lb.Origins) string {
 			text = append(text, o.Terms...)
 		}
 	}
+
 	return string(text)
 }
 
@@ -68,12 +70,18 @@ func readRecord(uid types.UID, conditions []metav1.Condition) lb.Origins {
 		if err != nil {
 			return nil
 		}
-		out = append(out, lb.Origin{Address: a, Pool: pool, Terms: terms})
+
+		out = append(out, lb.Origin{
+			Address: a,
+			Pool:    pool,
+			Terms:   terms,
+		})
 	}
 
 	if recordText(uid, out) != c.Message {
 		return nil
 	}
+
 	return out
 }
 
@@ -95,6 +103,7 @@ func Assigned(of lb.Key, origins lb.Origins) string {
 	for _, o := range origins {
 		parts = append(parts, o.Address.String()+"="+o.Pool)
 	}
+
 	return strings.Join(parts, ",")
 }
 
@@ -124,11 +133,16 @@ func recall(o metav1.Object) lb.Origins {
 		}
 
 		a, err := parseAddr(address)
+		if err != nil {
+			continue
+		}
+
 		isSameFamily := func(b lb.Origin) bool { return b.Address.BitLen() == a.BitLen() }
-		if err == nil && !slices.ContainsFunc(out, isSameFamily) {
+		if !slices.ContainsFunc(out, isSameFamily) {
 			out = append(out, lb.Origin{Address: a, Pool: pool})
 		}
 	}
+
 	return out
 }
 
@@ -141,6 +155,7 @@ func copyOf(o metav1.Object) (original string, isCopy bool) {
 			return value, value != KeyOf(o).String()
 		}
 	}
+
 	return "", false
 }
 
@@ -185,9 +200,13 @@ func AnnouncedBy(o *corev1.Service) lb.ByNode {
 	for item := range strings.SplitSeq(text, ",") {
 		address, node, ok := strings.Cut(item, "=")
 		a, err := parseAddr(address)
-		if ok && err == nil && out.Of(a) == "" {
+		if !ok || err != nil {
+			continue
+		}
+		if out.Of(a) == "" {
 			out = append(out, lb.OnNode{Address: a, Node: node})
 		}
 	}
+
 	return out
 }

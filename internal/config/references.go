@@ -47,10 +47,12 @@ func compileAliases(r *problemList, objects []*v1beta1.Community) aliases {
 					"spec.communities[%d] is not used: in Community %q, which is older, %s is %s",
 					i, definedBy[alias.Name], alias.Name, existing)
 			case !isDefined:
-				out[alias.Name], definedBy[alias.Name] = c, o.Name
+				out[alias.Name] = c
+				definedBy[alias.Name] = o.Name
 			}
 		}
 	}
+
 	return out
 }
 
@@ -65,6 +67,7 @@ func (a aliases) lookup(text string) (lb.Community, error) {
 		names := strings.Join(slices.Sorted(maps.Keys(wellKnown)), ", ")
 		return lb.Community{}, fmt.Errorf("no Community has the name %q; the well-known ones are %s", text, names)
 	}
+
 	return c, nil
 }
 
@@ -77,20 +80,27 @@ func parseCommunity(s string) (lb.Community, error) {
 		count, bits = 3, 32
 	}
 
+	invalid := fmt.Errorf("%q is not a community", s)
 	parts := strings.Split(numbers, ":")
 	if len(parts) != count {
-		return lb.Community{}, fmt.Errorf("%q is not a community", s)
+		return lb.Community{}, invalid
 	}
 
 	var n [3]uint32
 	for i, part := range parts {
 		v, err := strconv.ParseUint(part, 10, bits)
 		if err != nil {
-			return lb.Community{}, fmt.Errorf("%q is not a community", s)
+			return lb.Community{}, invalid
 		}
 		n[i] = uint32(v)
 	}
-	return lb.Community{Large: isLarge, A: n[0], B: n[1], C: n[2]}, nil
+
+	return lb.Community{
+		Large: isLarge,
+		A:     n[0],
+		B:     n[1],
+		C:     n[2],
+	}, nil
 }
 
 // Defaults of a BFDProfile. They are the defaults of FRR, to which MetalLB leaves them.
@@ -107,7 +117,9 @@ func readBFD(r *problemList, object lb.Object, name string, profiles []*v1beta1.
 		return nil
 	}
 
-	i := slices.IndexFunc(profiles, func(o *v1beta1.BFDProfile) bool { return o.Name == name })
+	i := slices.IndexFunc(profiles, func(o *v1beta1.BFDProfile) bool {
+		return o.Name == name
+	})
 	if i < 0 {
 		r.add(object, lb.UnknownReference,
 			"spec.bfdProfile names BFDProfile %q, which does not exist: the session runs without BFD", name)
@@ -143,7 +155,9 @@ func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 	}
 
 	i := slices.IndexFunc(o.Secrets, func(s *corev1.Secret) bool {
-		return s.Namespace == o.SecretNamespace && s.Name == ref.Name && s.Type == corev1.SecretTypeBasicAuth
+		return s.Namespace == o.SecretNamespace &&
+			s.Name == ref.Name &&
+			s.Type == corev1.SecretTypeBasicAuth
 	})
 	if i < 0 {
 		return "", fmt.Errorf("namespace %q has no Secret %q of type %s",
@@ -155,6 +169,7 @@ func (o Objects) readPassword(spec v1beta1.BGPPeerSpec) (lb.Secret, error) {
 	if err := checkPassword(password, entry); err != nil {
 		return "", err
 	}
+
 	return lb.Secret(password), nil
 }
 
@@ -166,9 +181,11 @@ func checkPassword(password, entry string) error {
 	}
 
 	isUnprintable := func(c rune) bool { return c < ' ' || c > '~' }
-	if strings.TrimSpace(password) != password || strings.ContainsFunc(password, isUnprintable) {
+	hasOuterSpace := strings.TrimSpace(password) != password
+	if hasOuterSpace || strings.ContainsFunc(password, isUnprintable) {
 		return fmt.Errorf("%s must have printable ASCII characters only, and no space at its ends; "+
 			"a line break at its end is a frequent mistake", entry)
 	}
+
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 // resolve gives Services what they have from other objects, and updates the ordered Services. It resolves the Services
 // with a changed object, the Services whose load balancer id is affected by a change, and all that depend on proxies.
 // Of these it returns the Services that depend on other objects, ordered by key. If followsStatus is set, the status of
-// a Service tells whether it may have proxies.
+// a Service determines whether it may have proxies.
 func (c *Compiler) resolve(r *problemList, opt Options, followsStatus bool) (dependent []*lb.Service) {
 	owners := c.ownersByID()
 	c.addDependentChanges(r, owners)
@@ -22,7 +22,8 @@ func (c *Compiler) resolve(r *problemList, opt Options, followsStatus bool) (dep
 		return nil
 	}
 
-	ordered, rest := make([]*lb.Service, 0, len(c.ordered)+len(c.changed)), c.ordered
+	ordered := make([]*lb.Service, 0, len(c.ordered)+len(c.changed))
+	rest := c.ordered
 	for _, key := range slices.SortedFunc(maps.Keys(c.changed), lb.Key.Compare) {
 		i, exists := slices.BinarySearchFunc(rest, key, compareKey)
 		ordered = append(ordered, rest[:i]...)
@@ -30,16 +31,19 @@ func (c *Compiler) resolve(r *problemList, opt Options, followsStatus bool) (dep
 			c.countPorts(rest[i], -1)
 			i++
 		}
+
 		rest = rest[i:]
 
 		svc := c.compiled[key]
 		if svc == nil || svc.service == nil {
 			continue
 		}
+
 		s := svc.resolve(r, opt, followsStatus, owners)
 		if dependsOnOthers(svc.service) {
 			dependent = append(dependent, s)
 		}
+
 		c.countPorts(s, 1)
 		ordered = append(ordered, s)
 	}
@@ -58,13 +62,16 @@ func (c *Compiler) addDependentChanges(r *problemList, owners map[string]*compil
 		}
 
 		r.list = append(r.list, svc.problems...)
-		switch {
-		case dependsOnProxies(svc.service):
+		if dependsOnProxies(svc.service) {
 			c.changed[key] = true
-		case c.changed[key] || !namesAnother(svc.service):
-		case svc.isIDDropped != svc.mustDropID(owners):
+		}
+		if c.changed[key] || !namesAnother(svc.service) {
+			continue
+		}
+
+		if svc.isIDDropped != svc.mustDropID(owners) {
 			c.changed[key] = true
-		case svc.clash != nil:
+		} else if svc.clash != nil {
 			r.list = append(r.list, svc.clash)
 		}
 	}
@@ -82,21 +89,29 @@ func (s *compiledService) resolve(
 	if s.isShared || isDependent {
 		svc = new(*svc)
 	}
+
 	s.resolveBackends(opt, svc)
 
 	if !isDependent {
-		s.service, s.isShared = svc, true
+		s.service = svc
+		s.isShared = true
 		return svc
 	}
 
-	if s.isRefused && followsStatus && svc.AsksProxy {
-		svc.AsksProxy, svc.ProxyRefused = false, true
+	isRefused := followsStatus && s.isRefused
+	if isRefused && svc.AsksProxy {
+		svc.AsksProxy = false
+		svc.ProxyRefused = true
 	}
+
 	s.resolveID(r, svc, owners)
 	return svc
 }
 
-func compareKey(s *lb.Service, k lb.Key) int { return s.Key.Compare(k) }
+// compareKey orders a Service and a key.
+func compareKey(s *lb.Service, k lb.Key) int {
+	return s.Key.Compare(k)
+}
 
 // reuseLast replaces Services by the Services of the last run if they are equal and their object is the same. Callers
 // find changes by comparing pointers, and a Service that depends on other objects is made in every run. before are the
@@ -113,7 +128,12 @@ func (c *Compiler) reuseLast(before lb.Map[lb.Key, Held[corev1.Service]], servic
 
 		former := last[0]
 		last = last[1:]
-		if former != s && before.Of(s.Key) == c.services.Of(s.Key) && reflect.DeepEqual(former, s) {
+		if former == s {
+			continue
+		}
+
+		hasSameObject := before.Of(s.Key) == c.services.Of(s.Key)
+		if hasSameObject && reflect.DeepEqual(former, s) {
 			services[i] = former
 		}
 	}
@@ -130,8 +150,13 @@ func (c *Compiler) ownersByID() map[string]*compiledService {
 
 	c.idOwners = map[string]*compiledService{}
 	for _, s := range c.special {
-		if s.service != nil && s.service.LoadBalancerID != "" {
-			c.idOwners[s.service.LoadBalancerID] = nil
+		if s.service == nil {
+			continue
+		}
+
+		id := s.service.LoadBalancerID
+		if id != "" {
+			c.idOwners[id] = nil
 		}
 	}
 	if len(c.idOwners) == 0 {
@@ -142,11 +167,14 @@ func (c *Compiler) ownersByID() map[string]*compiledService {
 		if s.object == nil {
 			continue
 		}
+
 		id := string(s.object.GetUID())
-		if _, ok := c.idOwners[id]; ok {
+		_, isNamed := c.idOwners[id]
+		if isNamed {
 			c.idOwners[id] = s
 		}
 	}
+
 	return c.idOwners
 }
 
@@ -174,14 +202,16 @@ func (s *compiledService) resolveID(r *problemList, svc *lb.Service, owners map[
 		return
 	}
 
-	s.isIDDropped, s.clash = s.mustDropID(owners), nil
+	s.clash = nil
+	s.isIDDropped = s.mustDropID(owners)
 	if s.isIDDropped {
-		svc.LoadBalancerID, svc.MaxShared = "", 0
+		svc.LoadBalancerID = ""
+		svc.MaxShared = 0
 		return
 	}
 
 	if svc.SharingKey != "" {
-		object := lb.Object{Kind: KindService, Namespace: svc.Key.Namespace, Name: svc.Key.Name}
+		object := ServiceObject(svc.Key)
 		s.clash = r.add(object, lb.InvalidRequest, "asks to share by annotation %s and by %s, which exclude each other",
 			AnnotationSharingKey, openstack.ID)
 		svc.Problem = markWaiting(svc.Problem, s.clash)

@@ -20,7 +20,8 @@ const (
 // as far as the first EndpointSlices contain any. It leaves out endpoints on the host network, which have the nodes'
 // own addresses. A tenant who writes EndpointSlices can replace a node's endpoint in the sample with any address.
 func PodsElsewhere(o Objects, node string) (pods []netip.AddrPort) {
-	isOtherNode, isHost := map[string]bool{}, map[string]bool{}
+	isOtherNode := map[string]bool{}
+	isHost := map[string]bool{}
 	for _, n := range o.HeldNodes.All() {
 		isOtherNode[n.Name] = n.Name != node
 		for _, a := range n.Status.Addresses {
@@ -45,23 +46,34 @@ func PodsElsewhere(o Objects, node string) (pods []netip.AddrPort) {
 		if port == 0 {
 			continue
 		}
+
 		for _, e := range slice.Endpoints {
 			name := valueOr(e.NodeName, "")
-			if !isOtherNode[name] || len(e.Addresses) == 0 || readinessOf(e.Conditions) != ready {
+			if !isOtherNode[name] || len(e.Addresses) == 0 {
 				continue
 			}
-			a, err := netip.ParseAddr(e.Addresses[0])
-			if err != nil || isHost[e.Addresses[0]] || isSampled[nodeFamily{name, lb.FamilyOf(a)}] {
+			if readinessOf(e.Conditions) != ready {
 				continue
 			}
 
-			isSampled[nodeFamily{name, lb.FamilyOf(a)}] = true
+			text := e.Addresses[0]
+			a, err := netip.ParseAddr(text)
+			if err != nil || isHost[text] {
+				continue
+			}
+			key := nodeFamily{node: name, family: lb.FamilyOf(a)}
+			if isSampled[key] {
+				continue
+			}
+
+			isSampled[key] = true
 			pods = append(pods, netip.AddrPortFrom(a, port))
 			if len(pods) == maxSampledPods {
 				return pods
 			}
 		}
 	}
+
 	return pods
 }
 
@@ -74,5 +86,6 @@ func tcpPort(slice *discoveryv1.EndpointSlice) uint16 {
 			return uint16(port)
 		}
 	}
+
 	return 0
 }

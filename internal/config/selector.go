@@ -16,11 +16,18 @@ import (
 
 // compileSelectors reads a list of selectors. An invalid selector stays in the list and matches nothing: an empty list
 // would match everything.
-func compileSelectors(r *problemList, object lb.Object, field string, selectors []metav1.LabelSelector) []lb.Selector {
+func compileSelectors(
+	r *problemList,
+	object lb.Object,
+	field string,
+	selectors []metav1.LabelSelector,
+) []lb.Selector {
 	var out []lb.Selector
 	for i, s := range selectors {
-		out = append(out, selectorOrNothing(r, object, fmt.Sprintf("%s[%d]", field, i), s))
+		name := fmt.Sprintf("%s[%d]", field, i)
+		out = append(out, selectorOrNothing(r, object, name, s))
 	}
+
 	return out
 }
 
@@ -31,6 +38,7 @@ func selectorOrNothing(r *problemList, object lb.Object, field string, s metav1.
 		r.add(object, lb.InvalidSelector, "%s matches nothing: %v", field, err)
 		return matchesNothing()
 	}
+
 	return compiled
 }
 
@@ -53,6 +61,7 @@ func compileSelector(s metav1.LabelSelector) (lb.Selector, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	requirements, _ := parsed.Requirements()
 	return selectorOf(requirements)
 }
@@ -74,6 +83,7 @@ func readNodeSelector(r *problemList, object lb.Object, o *corev1.Service, opt O
 		r.add(object, lb.InvalidRequest, "annotation %s (%q) selects no node: %v", key, text, err)
 		s = matchesNothing()
 	}
+
 	return []lb.Selector{s}
 }
 
@@ -83,14 +93,17 @@ func ParseNodeSelector(text string) (lb.Selector, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
 	}
+
 	parsed, err := labels.ParseToRequirements(text)
 	if err != nil {
 		return nil, fmt.Errorf("it cannot be read: %w", err)
 	}
+
 	out, err := selectorOf(parsed)
 	if err != nil {
 		return nil, err
 	}
+
 	return out, checkSelectorTerms(out)
 }
 
@@ -102,13 +115,24 @@ func selectorOf(parsed labels.Requirements) (lb.Selector, error) {
 		if !ok {
 			return nil, fmt.Errorf("operator %s is not supported", r.Operator())
 		}
-		out = append(out, lb.Requirement{Key: r.Key(), Operator: operator, Values: r.Values().List()})
+
+		out = append(out, lb.Requirement{
+			Key:      r.Key(),
+			Operator: operator,
+			Values:   r.Values().List(),
+		})
 	}
+
 	return out, nil
 }
 
+// operators has our operator for each operator of the API.
 var operators = map[selection.Operator]lb.Operator{
-	selection.Equals: lb.In, selection.DoubleEquals: lb.In, selection.In: lb.In,
-	selection.NotEquals: lb.NotIn, selection.NotIn: lb.NotIn,
-	selection.Exists: lb.Exists, selection.DoesNotExist: lb.DoesNotExist,
+	selection.Equals:       lb.In,
+	selection.DoubleEquals: lb.In,
+	selection.In:           lb.In,
+	selection.NotEquals:    lb.NotIn,
+	selection.NotIn:        lb.NotIn,
+	selection.Exists:       lb.Exists,
+	selection.DoesNotExist: lb.DoesNotExist,
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
-// compiledService is what a Compiler knows of one Service.
+// compiledService has what a Compiler has read of one Service.
 type compiledService struct {
 	// object is the Service; nil if it only has EndpointSlices.
 	object Held[corev1.Service]
 	slices []sliceEndpoints
-	// service is what the Service says by itself; nil if it is not ours. Once it is resolved it has its backends too, if
-	// it depends on nothing but its EndpointSlices.
+	// service is the Service as its object declares it; nil if it is not ours. Once it is resolved it has its backends
+	// too, if it depends on nothing but its EndpointSlices.
 	service *lb.Service
 	// isShared reports whether service is part of a State, and must not be changed.
 	isShared bool
@@ -30,7 +30,7 @@ type compiledService struct {
 	*extras
 }
 
-// extras is what is known of few Services: those that are not ours, have Problems or depend on other objects.
+// extras has what only few Services have: Services that are not ours, have Problems, or depend on other objects.
 type extras struct {
 	// original is the Service whose manifest the Service was copied from, as "namespace/name"; "" if it was not copied.
 	original string
@@ -38,12 +38,13 @@ type extras struct {
 	isIDDropped bool
 	// clash is the Problem with the load balancer id; nil for none.
 	clash *lb.Problem
-	// isRefused reports whether the status says that the controller refuses proxies. Speakers follow this, since they
-	// read no namespaces.
+	// isRefused reports whether the controller refused proxies, by the status. Speakers follow this, since they read no
+	// namespaces.
 	isRefused bool
-	problems  []*lb.Problem
+	// problems are the Problems of the Service by itself.
+	problems []*lb.Problem
 
-	// leaving is what a Service that is not ours has to give up.
+	// leaving has what a Service that is not ours must give up.
 	leaving *lb.Leaving
 	// reserved are addresses that another load balancer serves for the Service.
 	reserved []netip.Addr
@@ -64,15 +65,22 @@ type serviceReader struct {
 // compileService reads a Service into s.
 func (x serviceReader) compileService(key lb.Key, h Held[corev1.Service], s *compiledService) {
 	o := h.Read()
-	s.object, s.isShared, s.extras = h, false, nil
+	s.object = h
+	s.isShared = false
+	s.extras = nil
 	s.claims = x.readClaims(o)
 
 	if !x.Serves(o) {
 		leaving, reserved := x.compileLeaving(key, o)
-		hasMarks := isMarked(o)
-		if leaving != nil || len(reserved) > 0 || hasMarks {
-			s.extras = &extras{leaving: leaving, reserved: reserved, isMarked: hasMarks}
+		e := extras{
+			leaving:  leaving,
+			reserved: reserved,
+			isMarked: isMarked(o),
 		}
+		if e.leaving != nil || len(e.reserved) > 0 || e.isMarked {
+			s.extras = &e
+		}
+
 		return
 	}
 
@@ -95,10 +103,14 @@ func (x serviceReader) compileService(key lb.Key, h Held[corev1.Service], s *com
 func dependsOnOthers(s *lb.Service) bool { return namesAnother(s) || dependsOnProxies(s) }
 
 // namesAnother reports whether a Service has the load balancer id of another Service. Its own id has no effect.
-func namesAnother(s *lb.Service) bool { return s.LoadBalancerID != "" && s.LoadBalancerID != s.UID }
+func namesAnother(s *lb.Service) bool {
+	return s.LoadBalancerID != "" && s.LoadBalancerID != s.UID
+}
 
 // dependsOnProxies reports whether a Service has proxies, or asks for them.
-func dependsOnProxies(s *lb.Service) bool { return s.Proxy != nil || s.AsksProxy || s.Proxied }
+func dependsOnProxies(s *lb.Service) bool {
+	return s.Proxy != nil || s.AsksProxy || s.Proxied
+}
 
 // OurConditions are the conditions that are removed from a Service when Holdfast stops serving it. The first may stay,
 // to report that its addresses were released.
@@ -134,7 +146,8 @@ func (opt Options) Foreign(o *corev1.Service) bool {
 
 // Serves reports whether a Service is ours and is not leaving.
 func (opt Options) Serves(o *corev1.Service) bool {
-	return o.Spec.Type == corev1.ServiceTypeLoadBalancer && isOurs(o, opt) && o.DeletionTimestamp == nil
+	isLeaving := o.Spec.Type != corev1.ServiceTypeLoadBalancer || o.DeletionTimestamp != nil
+	return !isLeaving && isOurs(o, opt)
 }
 
 // isOurs reports whether a Service of type LoadBalancer has a class that Holdfast serves.
@@ -165,12 +178,13 @@ func (opt Options) Shown(o *corev1.Service) (ours, others []netip.Addr) {
 			others = append(others, a)
 		}
 	}
+
 	return ours, others
 }
 
-// readService reads what a Service says by itself.
+// readService reads a Service without other objects.
 func (x serviceReader) readService(r *problemList, key lb.Key, o *corev1.Service) lb.Service {
-	object := lb.Object{Kind: KindService, Namespace: key.Namespace, Name: key.Name}
+	object := ServiceObject(key)
 
 	// kube-proxy translates to the cluster IPs; until they are allocated, spec.ipFamilies is only a request.
 	ips := clusterIPs(o)
@@ -185,7 +199,8 @@ func (x serviceReader) readService(r *problemList, key lb.Key, o *corev1.Service
 	addresses, err := readAddresses(r, object, readable, families)
 	var badAddresses *lb.Problem
 	if err != nil {
-		pool, badAddresses = "", r.add(object, lb.InvalidRequest, "%v", err)
+		pool = ""
+		badAddresses = r.add(object, lb.InvalidRequest, "%v", err)
 	}
 
 	access := x.readAccess(r, object, readable)
@@ -222,13 +237,20 @@ func (x serviceReader) readService(r *problemList, key lb.Key, o *corev1.Service
 // portsOf returns the ports that a Service declares.
 func portsOf(o *corev1.Service) (ports []lb.Port) {
 	for _, p := range o.Spec.Ports {
-		ports = append(ports, lb.Port{Protocol: protocolOf(p), Port: uint16(p.Port), NodePort: uint16(p.NodePort)})
+		ports = append(ports, lb.Port{
+			Protocol: protocolOf(p),
+			Port:     uint16(p.Port),
+			NodePort: uint16(p.NodePort),
+		})
 	}
+
 	return ports
 }
 
 // protocolOf returns the protocol of a port; the default is TCP.
-func protocolOf(p corev1.ServicePort) string { return string(cmp.Or(p.Protocol, corev1.ProtocolTCP)) }
+func protocolOf(p corev1.ServicePort) string {
+	return string(cmp.Or(p.Protocol, corev1.ProtocolTCP))
+}
 
 // shareNames replaces names that are substrings of long texts, which would otherwise stay in memory.
 func (x serviceReader) shareNames(s *lb.Service) {
@@ -255,11 +277,13 @@ func clusterIPs(o *corev1.Service) []netip.Addr {
 		if err != nil {
 			continue // "None" (headless) or "" (not allocated yet)
 		}
+
 		isSameFamily := func(b netip.Addr) bool { return a.BitLen() == b.BitLen() }
 		if !slices.ContainsFunc(out, isSameFamily) {
 			out = append(out, a)
 		}
 	}
+
 	return out
 }
 
@@ -272,5 +296,6 @@ func StatusAddresses(o *corev1.Service) []netip.Addr {
 			out = append(out, a)
 		}
 	}
+
 	return out
 }

@@ -26,8 +26,11 @@ func closeSlicePorts(r *problemList, services []*lb.Service, all []lb.PortSlice)
 		for _, a := range s.Addresses {
 			inUse = append(inUse, byAddress[a]...)
 		}
+
 		isInUse := func(p lb.Port) bool {
-			return slices.ContainsFunc(inUse, func(s lb.PortSlice) bool { return s.Has(p.Port) })
+			return slices.ContainsFunc(inUse, func(s lb.PortSlice) bool {
+				return s.Has(p.Port)
+			})
 		}
 		if !slices.ContainsFunc(s.Ports, isInUse) {
 			continue
@@ -36,15 +39,18 @@ func closeSlicePorts(r *problemList, services []*lb.Service, all []lb.PortSlice)
 		if lb.Same(out, services) {
 			out = slices.Clone(services)
 		}
+
 		out[i] = withoutPorts(r, s, isInUse)
 	}
+
 	return out
 }
 
 // withoutPorts returns a Service that does not serve the ports that pods send from.
 func withoutPorts(r *problemList, old *lb.Service, isInUse func(lb.Port) bool) *lb.Service {
 	s := *old
-	s.Ports, s.Unserved = nil, slices.Clone(old.Unserved)
+	s.Ports = nil
+	s.Unserved = slices.Clone(old.Unserved)
 	var closed []string
 	for _, p := range old.Ports {
 		if isInUse(p) {
@@ -55,8 +61,7 @@ func withoutPorts(r *problemList, old *lb.Service, isInUse func(lb.Port) bool) *
 		}
 	}
 
-	object := lb.Object{Kind: KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-	r.add(object, lb.PortClash,
+	r.add(ServiceObject(s.Key), lb.PortClash,
 		"port %s is not served: pods send from ports of this range of the address (EgressAllocation)",
 		lb.SomeOf(closed))
 	return &s

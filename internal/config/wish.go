@@ -70,7 +70,8 @@ const (
 	AnnotationSourceRanges = "holdfast.dev/source-ranges"
 	// AnnotationSourceRangesDeny lists the denied sources; it overrides all lists of allowed sources.
 	AnnotationSourceRangesDeny = "holdfast.dev/source-ranges-deny"
-	// AnnotationInternalTraffic tells whether the cluster's own pods and nodes bypass the lists (Allow) or not (Filter).
+	// AnnotationInternalTraffic determines whether the cluster's own pods and nodes bypass the lists (Allow) or not
+	// (Filter).
 	AnnotationInternalTraffic = "holdfast.dev/internal-traffic"
 	// AnnotationConnectionLimit limits the concurrent connections to each port, on each node; -1 is no limit.
 	AnnotationConnectionLimit = "holdfast.dev/connection-limit"
@@ -85,7 +86,12 @@ const (
 
 // readAddresses reads the requested addresses. It returns an error for a contradictory request. families are the
 // families of the Service.
-func readAddresses(r *problemList, object lb.Object, o *corev1.Service, families []lb.Family) ([]netip.Addr, error) {
+func readAddresses(
+	r *problemList,
+	object lb.Object,
+	o *corev1.Service,
+	families []lb.Family,
+) ([]netip.Addr, error) {
 	text, key := firstAnnotation(r, object, o, AnnotationAddresses, MetalLBAddresses, MetalLBAddressesOld)
 	addresses, err := parseAddresses(text)
 	if err != nil {
@@ -108,12 +114,14 @@ func readAddresses(r *problemList, object lb.Object, o *corev1.Service, families
 	if len(families) == 0 {
 		return addresses, nil // without a cluster IP there is no family to compare with, and the Service cannot be served
 	}
+
 	for _, a := range addresses {
 		family := lb.FamilyOf(a)
 		if !slices.Contains(families, family) {
 			return nil, fmt.Errorf("asks for %s, but has no %s cluster IP (spec.ipFamilies)", a, family)
 		}
 	}
+
 	return addresses, nil
 }
 
@@ -130,28 +138,39 @@ func parseAddresses(text string) ([]netip.Addr, error) {
 			return nil, err
 		}
 
-		i := slices.IndexFunc(out, func(b netip.Addr) bool { return b.BitLen() == a.BitLen() })
+		i := slices.IndexFunc(out, func(b netip.Addr) bool {
+			return b.BitLen() == a.BitLen()
+		})
 		if i >= 0 {
 			return nil, fmt.Errorf("%s and %s are both %s: a Service has one address of each family",
 				out[i], a, lb.FamilyOf(a))
 		}
+
 		out = append(out, a)
 	}
+
 	return out, nil
 }
 
 // firstAnnotation returns the first annotation of the keys that is set. It reports further ones with another value.
-func firstAnnotation(r *problemList, object lb.Object, o *corev1.Service, keys ...string) (value, key string) {
+func firstAnnotation(
+	r *problemList,
+	object lb.Object,
+	o *corev1.Service,
+	keys ...string,
+) (value, key string) {
 	for _, k := range keys {
 		v := strings.TrimSpace(o.Annotations[k])
 		switch {
 		case v == "":
 		case key == "":
-			value, key = v, k
+			value = v
+			key = k
 		case v != value:
 			r.add(object, lb.InvalidRequest, "annotation %s (%q) overrides %s (%q)", key, value, k, v)
 		}
 	}
+
 	return value, key
 }
 
@@ -181,6 +200,7 @@ func (x serviceReader) readWish(r *problemList, object lb.Object, o *corev1.Serv
 	if len(notes) > 0 {
 		r.addNote(object, lb.AnnotationIgnored, "%s", strings.Join(notes, "; "))
 	}
+
 	return w, nil
 }
 
@@ -190,11 +210,13 @@ func readHostname(r *problemList, object lb.Object, o *corev1.Service) string {
 	if name == "" {
 		return ""
 	}
+
 	fault := hostnameFault(name)
 	if fault != "" {
 		r.add(object, lb.InvalidRequest, "annotation %s (%q) is not in force: %s", key, name, fault)
 		return ""
 	}
+
 	return name
 }
 
@@ -207,6 +229,7 @@ func hostnameFault(name string) string {
 	if len(validation.IsValidIPForLegacyField(nil, name, false, nil)) == 0 {
 		return "it is an IP address, not a host name"
 	}
+
 	return ""
 }
 
@@ -221,6 +244,7 @@ func selectorText(o *corev1.Service) string {
 	for key := range o.Spec.Selector {
 		keys = append(keys, key)
 	}
+
 	slices.Sort(keys)
 
 	text := make([]byte, 0, 128)
@@ -230,5 +254,6 @@ func selectorText(o *corev1.Service) string {
 		text = append(text, o.Spec.Selector[key]...)
 		text = append(text, ',')
 	}
+
 	return string(text)
 }

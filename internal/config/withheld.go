@@ -32,35 +32,55 @@ type NetworkAddress struct {
 // duplicates.
 func NetworkAddresses(states []*v1beta1.SpeakerState) []NetworkAddress {
 	var out []NetworkAddress
-	add := func(a netip.Addr, format string, args ...any) {
-		out = append(out, NetworkAddress{a, fmt.Sprintf(format, args...)})
-	}
-
 	for _, s := range states {
 		for _, text := range s.Status.Gateways {
-			if a, err := parseAddr(text); err == nil {
-				add(a, "node %q, as its default gateway", s.Name)
-			}
-		}
-		for _, text := range s.Status.Subnets {
-			p, err := netip.ParsePrefix(text)
-			if err != nil || p.Bits() >= p.Addr().BitLen()-1 { // RFC 3021, RFC 6164
+			a, err := parseAddr(text)
+			if err != nil {
 				continue
 			}
-			p = p.Masked()
-			if p.Addr().Is4() {
-				add(p.Addr(), "subnet %s, as its network address", p)
-				add(lb.LastOf(p), "subnet %s, as its broadcast address", p)
-			} else {
-				add(p.Addr(), "subnet %s, as the address of all its routers", p)
-			}
+
+			out = append(out, NetworkAddress{
+				Address: a,
+				Owner:   fmt.Sprintf("node %q, as its default gateway", s.Name),
+			})
+		}
+
+		for _, text := range s.Status.Subnets {
+			out = append(out, subnetAddresses(text)...)
 		}
 	}
 
 	slices.SortFunc(out, func(a, b NetworkAddress) int {
-		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Owner, b.Owner))
+		return cmp.Or(
+			a.Address.Compare(b.Address),
+			cmp.Compare(a.Owner, b.Owner),
+		)
 	})
-	return slices.CompactFunc(out, func(a, b NetworkAddress) bool { return a.Address == b.Address })
+	return slices.CompactFunc(out, func(a, b NetworkAddress) bool {
+		return a.Address == b.Address
+	})
+}
+
+// subnetAddresses returns the addresses that a subnet uses itself. A subnet of two addresses or one uses none (RFC
+// 3021, RFC 6164).
+func subnetAddresses(text string) []NetworkAddress {
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p.Bits() >= p.Addr().BitLen()-1 {
+		return nil
+	}
+
+	p = p.Masked()
+	first := p.Addr()
+	if first.Is4() {
+		return []NetworkAddress{
+			{Address: first, Owner: fmt.Sprintf("subnet %s, as its network address", p)},
+			{Address: lb.LastOf(p), Owner: fmt.Sprintf("subnet %s, as its broadcast address", p)},
+		}
+	}
+
+	return []NetworkAddress{
+		{Address: first, Owner: fmt.Sprintf("subnet %s, as the address of all its routers", p)},
+	}
 }
 
 // withholdClusterAddresses withholds the parts of the pools' ranges that belong to Nodes, their networks and
@@ -72,7 +92,9 @@ func withholdClusterAddresses(
 	services []ServiceCIDR,
 	networks []NetworkAddress,
 ) {
-	index := lb.IndexOf(pools, func(p *pool) []lb.Range { return p.Ranges })
+	index := lb.IndexOf(pools, func(p *pool) []lb.Range {
+		return p.Ranges
+	})
 	withhold := func(want lb.Range, owner string) {
 		for _, part := range index.Within(want) {
 			part.Owner.Withheld = insertUnowned(part.Owner.Withheld, part.Range, owner)
@@ -80,29 +102,34 @@ func withholdClusterAddresses(
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		owner := fmt.Sprintf("node %q", name)
 		for _, a := range nodes[name].Addresses {
-			withhold(lb.Range{From: a, To: a}, fmt.Sprintf("node %q", name))
+			withhold(rangeOfOne(a), owner)
 		}
 	}
+
 	for _, n := range networks {
-		withhold(lb.Range{From: n.Address, To: n.Address}, n.Owner)
+		withhold(rangeOfOne(n.Address), n.Owner)
 	}
 
 	byName := func(a, b ServiceCIDR) int { return cmp.Compare(a.Name, b.Name) }
 	for _, s := range slices.SortedFunc(slices.Values(services), byName) {
+		owner := fmt.Sprintf("ServiceCIDR %q", s.Name)
 		for _, cidr := range s.CIDRs {
-			withhold(rangeOf(cidr), fmt.Sprintf("ServiceCIDR %q", s.Name))
+			withhold(rangeOf(cidr), owner)
 		}
 	}
 }
 
 // insertUnowned adds the parts of a range that have no owner yet.
 func insertUnowned(x lb.Index[string], want lb.Range, owner string) lb.Index[string] {
-	for _, part := range lb.Subtract([]lb.Range{want}, x.Within(want).Ranges()) {
-		compare := func(have lb.Owned[string], part lb.Range) int { return have.Compare(part) }
+	compare := func(have lb.Owned[string], part lb.Range) int { return have.Compare(part) }
+	owned := x.Within(want).Ranges()
+	for _, part := range lb.Subtract([]lb.Range{want}, owned) {
 		i, _ := slices.BinarySearchFunc(x, part, compare)
 		x = slices.Insert(x, i, lb.Owned[string]{Range: part, Owner: owner})
 	}
+
 	return x
 }
 
@@ -112,11 +139,17 @@ func rangeOf(p netip.Prefix) lb.Range {
 	return lb.Range{From: p.Addr(), To: lb.LastOf(p)}
 }
 
+// rangeOfOne returns the range of one address.
+func rangeOfOne(a netip.Addr) lb.Range {
+	return lb.Range{From: a, To: a}
+}
+
 // podRange is a part of a pool's ranges that lies in the podCIDR of a Node.
 type podRange struct {
 	lb.Range
 	// pool is the index of the pool.
-	pool  int
+	pool int
+	// owner names the Node.
 	owner string
 }
 
@@ -124,24 +157,36 @@ type podRange struct {
 // assigns none. The podCIDRs of a family therefore count only if most Nodes have one.
 func podRanges(pools []*pool, nodes map[string]lb.Node) (out []podRange) {
 	count := countPodFamilies(nodes)
-	index := indexRanges(len(pools), func(i int) []lb.Range { return pools[i].Ranges })
+	index := indexRanges(len(pools), func(i int) []lb.Range {
+		return pools[i].Ranges
+	})
 	var taken lb.Index[string]
 
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		owner := fmt.Sprintf("the pods of node %q", name)
 		for _, cidr := range nodes[name].Pods {
-			haveMostNodes := 2*count[lb.FamilyOf(cidr.Addr())] > len(nodes)
+			family := lb.FamilyOf(cidr.Addr())
+			haveMostNodes := 2*count[family] > len(nodes)
 			if !haveMostNodes {
 				continue
 			}
+
 			for _, part := range index.Within(rangeOf(cidr)) {
 				// podCIDRs are disjoint unless a Node lies. Then the first Node by name gets the common part.
-				for _, free := range lb.Subtract([]lb.Range{part.Range}, taken.Within(part.Range).Ranges()) {
-					out = append(out, podRange{free, part.Owner, fmt.Sprintf("the pods of node %q", name)})
+				others := taken.Within(part.Range).Ranges()
+				for _, free := range lb.Subtract([]lb.Range{part.Range}, others) {
+					out = append(out, podRange{
+						Range: free,
+						pool:  part.Owner,
+						owner: owner,
+					})
 				}
+
 				taken = insertUnowned(taken, part.Range, name)
 			}
 		}
 	}
+
 	return out
 }
 
@@ -151,12 +196,14 @@ func countPodFamilies(nodes map[string]lb.Node) map[lb.Family]int {
 	for _, n := range nodes {
 		families := map[lb.Family]bool{}
 		for _, p := range n.Pods {
-			families[lb.FamilyOf(p.Addr())] = true
+			family := lb.FamilyOf(p.Addr())
+			families[family] = true
 		}
 		for family := range families {
 			count[family]++
 		}
 	}
+
 	return count
 }
 
@@ -167,6 +214,13 @@ func indexRanges(n int, ranges func(i int) []lb.Range) lb.Index[int] {
 		positions[i] = i
 	}
 	return lb.IndexOf(positions, ranges)
+}
+
+// indexPools returns an index of the ranges of pools. They are identified by their positions in the list.
+func indexPools(pools []lb.Pool) lb.Index[int] {
+	return indexRanges(len(pools), func(i int) []lb.Range {
+		return pools[i].Ranges
+	})
 }
 
 // withholdFunc withholds a part of the ranges of the pool at an index.
@@ -184,8 +238,10 @@ func (c *Compiler) withholdForServices(r *problemList, s *lb.State, opt Options)
 	withhold := func(pool int, part lb.Range, owner string) {
 		p := &s.Pools[pool]
 		if !isCloned[pool] {
-			p.Withheld, isCloned[pool] = slices.Clone(p.Withheld), true
+			p.Withheld = slices.Clone(p.Withheld)
+			isCloned[pool] = true
 		}
+
 		p.Withheld = insertUnowned(p.Withheld, part, owner)
 	}
 
@@ -193,6 +249,7 @@ func (c *Compiler) withholdForServices(r *problemList, s *lb.State, opt Options)
 	for _, part := range pods {
 		withhold(part.pool, part.Range, part.owner)
 	}
+
 	closed := c.withholdExternalIPs(s, withhold)
 	if opt.Filters() {
 		reportClosed(r, s, closed)
@@ -210,18 +267,23 @@ func (c *adminConfig) freePodRanges(s *lb.State) []podRange {
 		return nil
 	}
 
+	index := indexRanges(len(c.podRanges), func(i int) []lb.Range {
+		return []lb.Range{c.podRanges[i].Range}
+	})
 	isUsed := map[int]bool{}
-	index := indexRanges(len(c.podRanges), func(i int) []lb.Range { return []lb.Range{c.podRanges[i].Range} })
 	markUsed := func(addresses []netip.Addr) {
 		for _, a := range addresses {
-			if part, ok := index.Part(a); ok {
+			part, ok := index.Part(a)
+			if ok {
 				isUsed[part.Owner] = true
 			}
 		}
 	}
+
 	for _, svc := range s.Services {
 		markUsed(svc.Addresses)
 	}
+
 	for _, f := range s.FloatingIPs {
 		markUsed(f.Addresses)
 	}
@@ -232,6 +294,7 @@ func (c *adminConfig) freePodRanges(s *lb.State) []podRange {
 			free = append(free, part)
 		}
 	}
+
 	return free
 }
 
@@ -241,17 +304,22 @@ type serviceAddress struct {
 	service lb.Key
 }
 
+// compare orders addresses, then Services.
 func (a serviceAddress) compare(b serviceAddress) int {
-	return cmp.Or(a.address.Compare(b.address), a.service.Compare(b.service))
+	return cmp.Or(
+		a.address.Compare(b.address),
+		a.service.Compare(b.service),
+	)
 }
 
 // claimedAddresses returns one kind of the addresses that Services claim, in order.
 func (c *Compiler) claimedAddresses(kind func(*serviceClaims) []netip.Addr) (all []serviceAddress) {
 	for key, s := range c.withClaims {
 		for _, a := range kind(s.claims) {
-			all = append(all, serviceAddress{a, key})
+			all = append(all, serviceAddress{address: a, service: key})
 		}
 	}
+
 	slices.SortFunc(all, serviceAddress.compare)
 	return all
 }
@@ -259,14 +327,16 @@ func (c *Compiler) claimedAddresses(kind func(*serviceClaims) []netip.Addr) (all
 // withholdClusterIPs withholds the ClusterIPs of Services: an API server without ServiceCIDRs does not show its range
 // in any other way.
 func (c *Compiler) withholdClusterIPs(s *lb.State, withhold withholdFunc) {
-	index := indexRanges(len(s.Pools), func(i int) []lb.Range { return s.Pools[i].Ranges })
-	for _, ip := range c.claimedAddresses(func(claims *serviceClaims) []netip.Addr { return claims.clusterIPs }) {
+	index := indexPools(s.Pools)
+	clusterIPs := func(claims *serviceClaims) []netip.Addr { return claims.clusterIPs }
+	for _, ip := range c.claimedAddresses(clusterIPs) {
 		part, ok := index.Part(ip.address)
 		if !ok {
 			continue
 		}
+
 		owner := fmt.Sprintf("Service %q, as its ClusterIP", ip.service)
-		withhold(part.Owner, lb.Range{From: ip.address, To: ip.address}, owner)
+		withhold(part.Owner, rangeOfOne(ip.address), owner)
 	}
 }
 
@@ -280,8 +350,11 @@ func reportWithheld(r *problemList, p *lb.Pool) {
 	for _, part := range p.Withheld {
 		parts = append(parts, fmt.Sprintf("%s (%s)", part.Range, part.Owner))
 	}
-	r.addNote(lb.Object{Kind: KindPool, Name: p.Name}, lb.AddressNotUsable,
-		"spec.addresses holds what belongs to the cluster, which no Service gets: %s: take that out", lb.SomeOf(parts))
+
+	object := lb.Object{Kind: KindPool, Name: p.Name}
+	r.addNote(object, lb.AddressNotUsable,
+		"spec.addresses holds what belongs to the cluster, which no Service gets: %s: take that out",
+		lb.SomeOf(parts))
 }
 
 // maxExternalIPs bounds the externalIPs that are read of a Service. The API has no bound.
@@ -289,7 +362,8 @@ const maxExternalIPs = 64
 
 // serviceClaims are the addresses of a Service besides those in its status, as far as they lie in pools.
 type serviceClaims struct {
-	clusterIPs, externalIPs []netip.Addr
+	clusterIPs  []netip.Addr
+	externalIPs []netip.Addr
 }
 
 // readClaims returns the claims of a Service, or nil if it has none.
@@ -297,6 +371,7 @@ func (x serviceReader) readClaims(o *corev1.Service) *serviceClaims {
 	if len(x.ranges) == 0 {
 		return nil
 	}
+
 	isInPool := func(a netip.Addr) bool {
 		_, ok := x.ranges.Part(a)
 		return ok
@@ -308,20 +383,26 @@ func (x serviceReader) readClaims(o *corev1.Service) *serviceClaims {
 			out.clusterIPs = append(out.clusterIPs, a)
 		}
 	}
+
 	for _, text := range o.Spec.ExternalIPs {
-		a, err := parseAddr(text)
-		if err != nil || !isInPool(a) || slices.Contains(out.externalIPs, a) {
-			continue
-		}
-		out.externalIPs = append(out.externalIPs, a)
 		if len(out.externalIPs) == maxExternalIPs {
 			break
+		}
+
+		a, err := parseAddr(text)
+		if err != nil || !isInPool(a) {
+			continue
+		}
+
+		if !slices.Contains(out.externalIPs, a) {
+			out.externalIPs = append(out.externalIPs, a)
 		}
 	}
 
 	if len(out.clusterIPs)+len(out.externalIPs) == 0 {
 		return nil
 	}
+
 	return &out
 }
 
