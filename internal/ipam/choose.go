@@ -14,52 +14,66 @@ import (
 // then free addresses of the pools that may serve it. A pool that has all families is preferred; otherwise
 // each family comes from the first pool that has it. The pool first, if any, is tried first. choose overwrites missing.
 func (a *assigner) choose(s *subject, missing []int, first *supply) (got perFamily, r *refusal) {
-	if r := a.checkNamespace(s); r != nil {
+	r = a.checkNamespace(s)
+	if r != nil {
 		return got, r
 	}
 
 	candidates, refused := a.candidates(s)
 	i := slices.Index(candidates, first)
 	if i > 0 {
-		candidates = slices.Insert(slices.Delete(candidates, i, i+1), 0, first)
+		candidates = slices.Delete(candidates, i, i+1)
+		candidates = slices.Insert(candidates, 0, first)
 	}
 
 	var clash *refusal
 	missing = slices.DeleteFunc(missing, func(f int) bool {
-		var r *refusal
-		got[f], r = a.findKnown(s, s.Families[f], candidates)
+		addr, r := a.findKnown(s, s.Families[f], candidates)
+		got[f] = addr
 		clash = cmp.Or(clash, r)
-		return got[f].IsValid()
+		return addr.IsValid()
 	})
 	if len(missing) == 0 {
 		return got, nil
 	}
+
 	if s.isJoining {
+		family := s.Families[missing[0]]
 		unknown := refuse(lb.UnknownLoadBalancer, "asks to share load balancer %s, which holds no %s address for it",
-			s.LoadBalancerID, s.Families[missing[0]])
+			s.LoadBalancerID, family)
 		return got, cmp.Or(clash, unknown)
 	}
 
 	got = a.chooseFree(s, missing, candidates, got)
 	for _, f := range missing {
-		if !got[f].IsValid() {
-			return got, a.explain(s, s.Families[f], candidates, refused, clash)
+		if got[f].IsValid() {
+			continue
 		}
+		r := a.explain(s, s.Families[f], candidates, refused, clash)
+		return got, r
 	}
+
 	return got, nil
 }
 
 // chooseFree adds free addresses for the missing families to got.
-func (a *assigner) chooseFree(s *subject, missing []int, candidates []*supply, got perFamily) perFamily {
+func (a *assigner) chooseFree(
+	s *subject,
+	missing []int,
+	candidates []*supply,
+	got perFamily,
+) perFamily {
 	fromSeveral := got
 	for _, pool := range candidates {
-		hasAll, fromPool := true, got
+		hasAll := true
+		fromPool := got
 		for _, f := range missing {
 			addr, r := a.nextFree(s, pool, s.Families[f])
 			if r != nil {
 				hasAll = false
 				continue
 			}
+
 			fromPool[f] = addr
 			if !fromSeveral[f].IsValid() {
 				fromSeveral[f] = addr
@@ -69,6 +83,7 @@ func (a *assigner) chooseFree(s *subject, missing []int, candidates []*supply, g
 			return fromPool
 		}
 	}
+
 	return fromSeveral
 }
 
@@ -82,14 +97,17 @@ func (a *assigner) findKnown(s *subject, family lb.Family, candidates []*supply)
 	}
 
 	for _, last := range a.releases.byHolder[s.Key] {
-		pool := a.index.Find(last.Address)
-		if lb.FamilyOf(last.Address) != family || !slices.Contains(candidates, pool) || pool.avoids(last.Address) {
+		if lb.FamilyOf(last.Address) != family {
 			continue
 		}
-		if a.checkHold(s, last.Address, pool) == nil {
+
+		pool := a.index.Find(last.Address)
+		mayAssign := slices.Contains(candidates, pool) && !pool.avoids(last.Address)
+		if mayAssign && a.checkHold(s, last.Address, pool) == nil {
 			return last.Address, nil
 		}
 	}
+
 	return netip.Addr{}, clash
 }
 
@@ -107,14 +125,22 @@ func (a *assigner) findShared(s *subject, family lb.Family, candidates []*supply
 			toTry = append(toTry, last.Address)
 		}
 	}
+
 	toTry = append(toTry, s.sharedAddresses(family)...)
 
 	var clash *refusal
 	for _, addr := range toTry {
 		pool := a.index.Find(addr)
-		isServed := slices.Contains(candidates, pool) || s.isJoining && a.mayJoin(s, addr, pool)
 		isAvoided := pool != nil && pool.avoids(addr)
-		if !isServed || isAvoided || s.holds(addr) {
+		if isAvoided || s.holds(addr) {
+			continue
+		}
+
+		isServed := slices.Contains(candidates, pool)
+		if !isServed && s.isJoining {
+			isServed = a.mayJoin(s, addr, pool)
+		}
+		if !isServed {
 			continue
 		}
 
@@ -122,21 +148,25 @@ func (a *assigner) findShared(s *subject, family lb.Family, candidates []*supply
 		if r == nil {
 			return addr, nil
 		}
+
 		if clash == nil {
 			clash = refuse(r.reason, "cannot share %s, %s", addr, r.message)
 		}
 	}
+
 	return netip.Addr{}, clash
 }
 
 // mayJoin reports whether a Service may join the holders of the address, as if it had requested that address.
 func (a *assigner) mayJoin(s *subject, addr netip.Addr, pool *supply) bool {
-	if s.RequestedPool != "" && (pool == nil || !pool.Answers(s.RequestedPool)) {
+	asksAnother := s.RequestedPool != "" && (pool == nil || !pool.Answers(s.RequestedPool))
+	if asksAnother {
 		return false
 	}
 	if a.holders[addr].floating != nil {
 		return pool == nil || pool.kindMismatch(s) == ""
 	}
+
 	return pool != nil && a.poolRefusal(pool, s, true) == ""
 }
 
@@ -144,23 +174,28 @@ func (a *assigner) mayJoin(s *subject, addr netip.Addr, pool *supply) bool {
 // address without a recorded release, else the address released least recently, else an address that a foreign machine
 // claims. The message of the refusal continues after the name of the pool.
 func (a *assigner) nextFree(s *subject, pool *supply, family lb.Family) (netip.Addr, *refusal) {
-	hasFamily := slices.ContainsFunc(pool.Ranges, func(r lb.Range) bool { return lb.FamilyOf(r.From) == family })
-	if !hasFamily {
-		return netip.Addr{}, &refusal{reason: lb.NoFamily, message: "has no " + string(family) + " range"}
+	isOfFamily := func(r lb.Range) bool {
+		return lb.FamilyOf(r.From) == family
 	}
-	if len(pool.Quota) > 0 && a.checkQuota(s, pool, family, addressHolders{}) != nil {
-		return netip.Addr{}, refuse(lb.QuotaExceeded, "gives namespace %q no more than its quota of %d",
-			s.Key.Namespace, pool.Quota[family])
+	var none netip.Addr
+	if !slices.ContainsFunc(pool.Ranges, isOfFamily) {
+		return none, refuse(lb.NoFamily, "has no %s range", family)
 	}
 
-	for _, addr := range a.claimed[s.id()] {
-		isInPool := lb.FamilyOf(addr) == family && a.index.Find(addr) == pool && !pool.avoids(addr)
-		if isInPool && a.checkHold(s, addr, pool) == nil {
-			return addr, nil
+	if len(pool.Quota) > 0 {
+		r := a.checkQuota(s, pool, family, addressHolders{})
+		if r != nil {
+			return none, refuse(lb.QuotaExceeded, "gives namespace %q no more than its quota of %d",
+				s.Key.Namespace, pool.Quota[family])
 		}
 	}
 
-	addr, ok := pool.lowestFree(family, a.holders, a.releases.byAddress, a.state.Foreign)
+	addr, ok := a.nextClaimed(s, pool, family)
+	if ok {
+		return addr, nil
+	}
+
+	addr, ok = pool.lowestFree(family, a.holders, a.releases.byAddress, a.state.Foreign)
 	if ok {
 		return addr, nil
 	}
@@ -168,27 +203,50 @@ func (a *assigner) nextFree(s *subject, pool *supply, family lb.Family) (netip.A
 	addr, ok = a.nextReleased(pool, family)
 	until := a.releases.reservedUntil(addr, pool)
 	if a.state.Now.Before(until) {
-		return netip.Addr{}, refuse(lb.Quarantined, "has none but released ones, which reuseDelay keeps until %s",
+		return none, refuse(lb.Quarantined, "has none but released ones, which reuseDelay keeps until %s",
 			formatTime(until))
 	}
-	if !ok {
-		addr, ok = a.nextForeign(pool, family)
+	if ok {
+		return addr, nil
 	}
-	if !ok {
-		return netip.Addr{}, &refusal{reason: lb.PoolExhausted, message: "is full"}
+
+	addr, ok = a.nextForeign(pool, family)
+	if ok {
+		return addr, nil
 	}
-	return addr, nil
+
+	return none, refuse(lb.PoolExhausted, "is full")
+}
+
+// mayUse reports whether an address is of a pool and a family, and the pool assigns it.
+func (a *assigner) mayUse(addr netip.Addr, pool *supply, family lb.Family) bool {
+	isInPool := lb.FamilyOf(addr) == family && a.index.Find(addr) == pool
+	return isInPool && !pool.avoids(addr)
+}
+
+// nextClaimed returns the first address of a pool that the subject may have got already.
+func (a *assigner) nextClaimed(s *subject, pool *supply, family lb.Family) (netip.Addr, bool) {
+	for _, addr := range a.claimed[s.id()] {
+		if !a.mayUse(addr, pool, family) {
+			continue
+		}
+		if a.checkHold(s, addr, pool) == nil {
+			return addr, true
+		}
+	}
+
+	return netip.Addr{}, false
 }
 
 // nextForeign returns the first free address of a pool that a foreign machine claims.
 func (a *assigner) nextForeign(pool *supply, family lb.Family) (netip.Addr, bool) {
 	for _, addr := range a.state.Foreign {
 		_, isTaken := a.holders[addr]
-		isInPool := lb.FamilyOf(addr) == family && a.index.Find(addr) == pool
-		if isInPool && !isTaken && !pool.avoids(addr) {
+		if !isTaken && a.mayUse(addr, pool, family) {
 			return addr, true
 		}
 	}
+
 	return netip.Addr{}, false
 }
 
@@ -199,12 +257,15 @@ func (a *assigner) candidates(s *subject) (pools []*supply, refused []string) {
 		if isRequested && !pool.Answers(s.RequestedPool) {
 			continue
 		}
-		if why := a.poolRefusal(pool, s, isRequested); why != "" {
+
+		why := a.poolRefusal(pool, s, isRequested)
+		if why == "" {
+			pools = append(pools, pool)
+		} else {
 			refused = append(refused, pool.quoted()+why)
-			continue
 		}
-		pools = append(pools, pool)
 	}
+
 	return pools, refused
 }
 
@@ -217,7 +278,8 @@ func (a *assigner) explain(
 	refused []string,
 	clash *refusal,
 ) *refusal {
-	if r := a.checkReferences(s); r != nil {
+	r := a.checkReferences(s)
+	if r != nil {
 		return r
 	}
 
@@ -237,19 +299,24 @@ func (a *assigner) explain(
 	var full []string
 	for _, pool := range candidates {
 		_, r := a.nextFree(s, pool, family)
-		if r.reason != lb.NoFamily && (reason == lb.NoFamily || reason == lb.PoolExhausted) {
+		isVague := reason == lb.NoFamily || reason == lb.PoolExhausted
+		if isVague && r.reason != lb.NoFamily {
 			reason = r.reason
 		}
+
 		full = append(full, pool.quoted()+r.message)
 	}
+
 	if len(candidates) == 0 {
 		reason = lb.NoPool
 	}
 
-	message := fmt.Sprintf("no %s address: %s", family, listRefused(append(full, refused...)))
+	all := append(full, refused...)
+	message := fmt.Sprintf("no %s address: %s", family, listRefused(all))
 	if clash != nil && len(candidates) > 0 {
 		return refuse(clash.reason, "%s; otherwise %s", clash.message, message)
 	}
+
 	return &refusal{reason: reason, message: message}
 }
 
@@ -268,6 +335,7 @@ func (a *assigner) checkReferences(s *subject) *refusal {
 	for _, pool := range a.state.Pools {
 		classes = append(classes, pool.Classes...)
 	}
+
 	slices.Sort(classes)
 	classes = slices.Compact(classes)
 
@@ -277,6 +345,7 @@ func (a *assigner) checkReferences(s *subject) *refusal {
 	case len(classes) == 0:
 		return refuse(lb.UnknownClass, "asks for class %q, but no pool has spec.classes", s.Class)
 	}
+
 	return refuse(lb.UnknownClass, "asks for class %q, which no pool has in spec.classes; known are: %s",
 		s.Class, lb.SomeOf(classes))
 }
@@ -286,7 +355,9 @@ func listRefused(refused []string) string {
 	const maxListed = 8
 	more := len(refused) - maxListed
 	if more > 0 {
-		refused = append(refused[:maxListed:maxListed], fmt.Sprintf("%d more pools refuse too", more))
+		rest := fmt.Sprintf("%d more pools refuse too", more)
+		refused = append(refused[:maxListed:maxListed], rest)
 	}
+
 	return strings.Join(refused, "; ")
 }

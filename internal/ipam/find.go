@@ -11,7 +11,8 @@ import (
 // find returns the addresses to add to those that the subject holds, and the reason why any is missing. A request that
 // cannot be met yields no address at all: find never falls back to another address.
 func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
-	if r := cmp.Or(s.checkServable(), s.checkProblem(), a.checkForeign(s)); r != nil {
+	r = cmp.Or(s.checkServable(), s.checkProblem(), a.checkForeign(s))
+	if r != nil {
 		return got, r
 	}
 
@@ -19,37 +20,54 @@ func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
 	if r != nil {
 		return got, r
 	}
+
 	for f, addr := range wants {
 		if !addr.IsValid() || s.held[f] == addr {
 			continue
 		}
-		if r := a.checkRequest(s, addr); r != nil {
+
+		r = a.checkRequest(s, addr)
+		if r != nil {
 			return perFamily{}, r
 		}
+
 		got[f] = addr
 	}
 
-	if r := a.recallAddresses(s, &got); r != nil {
+	r = a.recallAddresses(s, &got)
+	if r != nil {
 		return perFamily{}, r
 	}
 
-	missing := s.missing(got)
-	if len(missing) > 0 {
-		chosen, r := a.choose(s, missing, a.otherPool(s.held, got))
-		if r != nil && s.FamilyPolicy != lb.PreferDualStack {
-			return perFamily{}, r
-		}
-		for f, addr := range chosen {
-			if addr.IsValid() {
-				got[f] = addr
-			}
-		}
-		if r != nil {
-			return got, r
-		}
+	got, r = a.chooseMissing(s, got)
+	if r != nil {
+		return got, r
 	}
 
 	r = a.moveAddresses(s, wants, &got)
+	return got, r
+}
+
+// chooseMissing adds addresses of the families that the subject has none of. A Service that prefers two families gets
+// one if the other is not available.
+func (a *assigner) chooseMissing(s *subject, got perFamily) (perFamily, *refusal) {
+	missing := s.missing(got)
+	if len(missing) == 0 {
+		return got, nil
+	}
+
+	preferred := a.otherPool(s.held, got)
+	chosen, r := a.choose(s, missing, preferred)
+	if r != nil && s.FamilyPolicy != lb.PreferDualStack {
+		return perFamily{}, r
+	}
+
+	for f, addr := range chosen {
+		if addr.IsValid() {
+			got[f] = addr
+		}
+	}
+
 	return got, r
 }
 
@@ -61,19 +79,24 @@ func (a *assigner) checkForeign(s *subject) *refusal {
 		if !a.isForeign(s, addr) {
 			continue
 		}
+
 		mayReplace := s.Renew && len(s.overwritten()) == 0
 		if !mayReplace {
 			return refuse(lb.ForeignAddress,
 				"its status has %s, which no pool ever had: another load balancer wrote it", addr)
 		}
 	}
+
 	return nil
 }
 
 // isForeign reports whether another load balancer wrote the address: no pool has it or had it.
 func (a *assigner) isForeign(s *subject, addr netip.Addr) bool {
+	if s.fip != nil || a.holders[addr].floating != nil {
+		return false
+	}
 	isRecorded := s.Record.Of(addr).Pool != ""
-	return s.fip == nil && !isRecorded && a.index.Find(addr) == nil && a.holders[addr].floating == nil
+	return !isRecorded && a.index.Find(addr) == nil
 }
 
 // missing returns the indexes of the families in which the subject neither holds nor got an address.
@@ -84,6 +107,7 @@ func (s *subject) missing(got perFamily) []int {
 			missing = append(missing, f)
 		}
 	}
+
 	return missing
 }
 
@@ -95,6 +119,7 @@ func (a *assigner) otherPool(held, got perFamily) *supply {
 			return s
 		}
 	}
+
 	return nil
 }
 
@@ -109,7 +134,8 @@ func (a *assigner) recallAddresses(s *subject, got *perFamily) *refusal {
 	for origin := range s.lostOrigins {
 		addr := origin.Address
 		f := s.family(addr)
-		if s.held[f].IsValid() || got[f].IsValid() || !a.mayReturn(s, origin) {
+		isMissing := !s.held[f].IsValid() && !got[f].IsValid()
+		if !isMissing || !a.mayReturn(s, origin) {
 			continue
 		}
 
@@ -118,22 +144,27 @@ func (a *assigner) recallAddresses(s *subject, got *perFamily) *refusal {
 			got[f] = addr
 			continue
 		}
+
 		switch r.reason {
 		case lb.AddressInUse, lb.PortClash, lb.NotShareable, lb.SharingLimit, lb.Quarantined:
 			return refuse(r.reason,
 				"had %s before, %s: to take another, remove the annotation holdfast.dev/assigned", addr, r.message)
 		}
 	}
+
 	return nil
 }
 
 // mayReturn reports whether the pool of an address that the subject recalls may assign it to the subject.
 func (a *assigner) mayReturn(s *subject, origin lb.Origin) bool {
 	pool := a.index.Find(origin.Address)
-	if pool == nil || pool.avoids(origin.Address) || a.poolRefusal(pool, s, true) != "" {
+	if pool == nil || pool.avoids(origin.Address) {
 		return false
 	}
-	return s.RequestedPool == "" || pool.Answers(s.RequestedPool)
+
+	mayServe := a.poolRefusal(pool, s, true) == ""
+	isRequested := s.RequestedPool == "" || pool.Answers(s.RequestedPool)
+	return mayServe && isRequested
 }
 
 // mayRecall reports whether the subject recalls an address that its pool may assign to it.
@@ -143,6 +174,7 @@ func (a *assigner) mayRecall(s *subject) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -159,28 +191,35 @@ func (a *assigner) moveAddresses(s *subject, wants perFamily, got *perFamily) *r
 		if !addr.IsValid() || hasReplacement || !a.isOutdated(s, addr) {
 			continue
 		}
+
 		chosen, r := a.choose(s, []int{f}, nil)
 		if r != nil {
 			r.isKept = true
 			return r
 		}
+
 		got[f] = chosen[f]
 	}
+
 	return nil
 }
 
 // isOutdated reports whether the subject asks to leave the address. An edit of the pool does not count: the address
 // stays as long as the pool that it was assigned from is the requested one.
 func (a *assigner) isOutdated(s *subject, addr netip.Addr) bool {
-	pool := a.index.Find(addr)
-	if a.holders[addr].floating != nil && s.fip == nil {
+	usesFloating := a.holders[addr].floating != nil && s.fip == nil
+	if usesFloating {
 		return false
 	}
 
+	pool := a.index.Find(addr)
 	isInRequested := pool != nil && pool.Answers(s.RequestedPool)
 	if s.Renew {
 		isElsewhere := s.RequestedPool != "" && !isInRequested
-		return pool == nil || isElsewhere || pool.avoids(addr) || a.poolRefusal(pool, s, isInRequested) != ""
+		if pool == nil || isElsewhere {
+			return true
+		}
+		return pool.avoids(addr) || a.poolRefusal(pool, s, isInRequested) != ""
 	}
 
 	origin := a.origin(s, addr)

@@ -18,7 +18,8 @@ const maxOwned = 64
 type Floating struct {
 	Assignment
 	// BoundTo is the Service that uses it; the zero Key for none.
-	BoundTo  lb.Key
+	BoundTo lb.Key
+	// BoundUID is the UID of that Service.
 	BoundUID string
 	// Delete reports whether to delete the FloatingIP, because its Service is gone.
 	Delete bool
@@ -34,8 +35,13 @@ type Keep struct {
 
 // mayClaim reports whether the Service names a FloatingIP, is named by one, or asks for an address that one owns.
 func (a *assigner) mayClaim(s *subject) bool {
-	isOwned := func(addr netip.Addr) bool { return a.holders[addr].floating != nil }
-	return s.FloatingIP != "" || len(a.dedicated[s.Key]) > 0 || slices.ContainsFunc(s.RequestedAddresses, isOwned)
+	if s.FloatingIP != "" || len(a.dedicated[s.Key]) > 0 {
+		return true
+	}
+
+	return slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
+		return a.holders[addr].floating != nil
+	})
 }
 
 // claims reports whether the Service may use the FloatingIP and asks to. A Service that joins a load balancer follows
@@ -51,6 +57,7 @@ func (s *subject) claims(fip *subject) bool {
 	case s.FloatingIP == fip.Key.Name:
 		return true
 	}
+
 	return slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
 		return slices.Contains(fip.fip.Wanted, addr) || fip.holds(addr)
 	})
@@ -60,7 +67,9 @@ func (s *subject) claims(fip *subject) bool {
 // keeps it: neither a Service that is created again nor an edit takes an address away.
 func (s *subject) isForAnother(service *subject) bool {
 	f := s.fip
-	namesAnother := f.ServiceName != "" && f.ServiceName != service.Key.Name && !f.ServiceGone
+	namesAnother := f.ServiceName != "" &&
+		f.ServiceName != service.Key.Name &&
+		!f.ServiceGone
 	return namesAnother && !slices.ContainsFunc(service.Addresses, s.holds)
 }
 
@@ -68,12 +77,13 @@ func (s *subject) isForAnother(service *subject) bool {
 func (s *subject) refuseOwned(fip *subject) *refusal {
 	switch {
 	case fip.Key.Namespace != s.Key.Namespace:
-		return refuse(lb.AddressInUse, "which %s owns: only Services of its namespace may use it", s.nameOf(fip.id()))
+		return s.refuseFor(fip, lb.AddressInUse, "which %s owns: only Services of its namespace may use it")
 	case fip.isForAnother(s):
 		return refuse(lb.AddressInUse,
 			"which FloatingIP %s owns for Service %q: delete that Service, or take its name out of spec.serviceName",
 			fip.Key, fip.fip.ServiceName)
 	}
+
 	return refuse(lb.AddressInUse, "which FloatingIP %s owns: claim it by annotation holdfast.dev/floating-ip", fip.Key)
 }
 
@@ -85,9 +95,16 @@ func (s *subject) leavesTo(fip *subject) bool {
 	}
 
 	f := fip.fip
-	claimsByName := s.isJoining || f.ServiceName == s.Key.Name || s.FloatingIP == f.Key.Name
-	isWanted := func(addr netip.Addr) bool { return slices.Contains(f.Wanted, addr) }
-	return claimsByName || slices.ContainsFunc(s.RequestedAddresses, isWanted)
+	claimsByName := s.isJoining ||
+		f.ServiceName == s.Key.Name ||
+		s.FloatingIP == f.Key.Name
+	if claimsByName {
+		return true
+	}
+
+	return slices.ContainsFunc(s.RequestedAddresses, func(addr netip.Addr) bool {
+		return slices.Contains(f.Wanted, addr)
+	})
 }
 
 // boundTo returns the oldest Service that uses the FloatingIP, or nil.
@@ -95,10 +112,16 @@ func (a *assigner) boundTo(s *subject) *subject {
 	var oldest *subject
 	for _, addr := range s.held {
 		users := a.holders[addr].services
-		if len(users) > 0 && (oldest == nil || byAge(users[0], oldest) < 0) {
-			oldest = users[0]
+		if len(users) == 0 {
+			continue
+		}
+
+		first := users[0]
+		if oldest == nil || byAge(first, oldest) < 0 {
+			oldest = first
 		}
 	}
+
 	return oldest
 }
 
@@ -109,15 +132,20 @@ func (a *assigner) floatingResult(s *subject) Floating {
 
 	user := a.boundTo(s)
 	if user != nil {
-		out.BoundTo, out.BoundUID = user.Key, user.UID
+		out.BoundTo = user.Key
+		out.BoundUID = user.UID
 	}
-	wasUsed := f.BoundTo != lb.Key{}
-	out.Delete = f.Delete && !f.Deleting && wasUsed && user == nil && a.isUserGone(f)
 
-	out.Reason, out.Message = a.explainFloating(s, out, describe("", out.Assignment))
+	wasUsed := f.BoundTo != lb.Key{}
+	mayDelete := f.Delete && !f.Deleting && wasUsed
+	out.Delete = mayDelete && user == nil && a.isUserGone(f)
+
+	holds := describe("", out.Assignment)
+	out.Reason, out.Message = a.explainFloating(s, out, holds)
 	if !s.isDissolved {
 		out.Awaits = s.awaitedOrigins()
 	}
+
 	return out
 }
 
@@ -127,52 +155,50 @@ func (a *assigner) explainFloating(s *subject, out Floating, holds string) (lb.R
 		return lb.Deleting, "gives back its addresses"
 	}
 
-	_, r := a.find(s)
 	isUsed := out.BoundTo != lb.Key{}
 	switch {
 	case s.fip.Deleting && !isUsed:
 		return lb.Deleting, "gives back its addresses when their Service has left them"
 	case s.fip.Deleting:
 		return lb.Deleting, fmt.Sprintf("waits for Service %s, which uses %s", out.BoundTo, holds)
-	case r != nil && len(out.Addresses) == 0 && len(s.awaitedOrigins()) > 0:
+	}
+
+	_, r := a.find(s)
+	switch {
+	case r != nil && len(out.Addresses) > 0:
+		return r.reason, fmt.Sprintf("keeps %s; %s", holds, r.message)
+	case r != nil && len(s.awaitedOrigins()) > 0:
 		return r.reason, r.message +
 			"; it had that address before: to take another, remove the annotation holdfast.dev/assigned"
-	case r != nil && len(out.Addresses) == 0:
-		return r.reason, r.message
 	case r != nil:
-		return r.reason, fmt.Sprintf("keeps %s; %s", holds, r.message)
+		return r.reason, r.message
 	case isUsed:
 		return lb.Bound, fmt.Sprintf("owns %s, used by Service %s", holds, out.BoundTo)
 	}
+
 	return lb.Available, fmt.Sprintf("owns %s, used by no Service", holds)
 }
 
 // isUserGone reports whether the Service that used the FloatingIP no longer exists. A Service of another type still
 // exists: it may become a LoadBalancer again.
 func (a *assigner) isUserGone(f *lb.FloatingIP) bool {
+	isSame := func(uid string) bool { return f.BoundUID == "" || uid == f.BoundUID }
 	uid, ok := a.state.NotServed[f.BoundTo]
-	if ok && (f.BoundUID == "" || uid == f.BoundUID) {
+	if ok && isSame(uid) {
 		return false
 	}
 
-	i, ok := sort.Find(len(a.state.Services), func(i int) int { return f.BoundTo.Compare(a.state.Services[i].Key) })
-	isSame := ok && (f.BoundUID == "" || a.state.Services[i].UID == f.BoundUID)
-	return !isSame
+	i, ok := sort.Find(len(a.state.Services), func(i int) int {
+		return f.BoundTo.Compare(a.state.Services[i].Key)
+	})
+	isServed := ok && isSame(a.state.Services[i].UID)
+	return !isServed
 }
 
 // floatingIPsToCreate lists the Services whose addresses must become a FloatingIP, and those that may not keep so many:
 // addresses that outlive their Services would accumulate.
 func (a *assigner) floatingIPsToCreate() []Keep {
-	owned := map[quotaKey]int{}
-	for _, s := range a.floating {
-		for _, addr := range s.held {
-			pool := a.index.Find(addr)
-			if pool != nil {
-				owned[quotaKey{pool.Name, s.Key.Namespace, lb.FamilyOf(addr)}]++
-			}
-		}
-	}
-
+	owned := a.countOwned()
 	var out []Keep
 	for _, s := range a.open {
 		if !s.KeepFloatingIP || a.floatingByKey[s.Key] != nil {
@@ -186,33 +212,58 @@ func (a *assigner) floatingIPsToCreate() []Keep {
 			if !addr.IsValid() || isOwnedOrShared {
 				continue
 			}
+
 			k.Addresses = append(k.Addresses, addr)
-			k.Refusal = cmp.Or(k.Refusal, a.checkCreate(s, addr, owned))
+			refusal := a.checkCreate(s, addr, owned)
+			k.Refusal = cmp.Or(k.Refusal, refusal)
 		}
+
 		if len(k.Addresses) > 0 {
 			out = append(out, k)
 		}
 	}
+
 	return out
+}
+
+// countOwned counts the addresses of each pool that FloatingIPs of each namespace own.
+func (a *assigner) countOwned() map[quotaKey]int {
+	owned := map[quotaKey]int{}
+	for _, s := range a.floating {
+		for _, addr := range s.held {
+			pool := a.index.Find(addr)
+			if pool == nil {
+				continue
+			}
+
+			key := s.quotaKey(pool, lb.FamilyOf(addr))
+			owned[key]++
+		}
+	}
+
+	return owned
 }
 
 // checkCreate returns the reason why a new FloatingIP may not own an address of the Service. If it may, checkCreate
 // counts the address.
 func (a *assigner) checkCreate(s *subject, addr netip.Addr, owned map[quotaKey]int) string {
-	pool, family := a.index.Find(addr), lb.FamilyOf(addr)
+	pool := a.index.Find(addr)
 	if pool == nil {
 		return ""
 	}
 
+	family := lb.FamilyOf(addr)
 	limit, hasQuota := pool.Quota[family]
 	if !hasQuota {
 		limit = maxOwned
 	}
-	key := quotaKey{pool.Name, s.Key.Namespace, family}
+
+	key := s.quotaKey(pool, family)
 	if owned[key] < limit {
 		owned[key]++
 		return ""
 	}
+
 	return fmt.Sprintf("FloatingIPs of namespace %q own %d %s addresses of pool %q, of which it may keep %d",
 		s.Key.Namespace, owned[key], family, pool.Name, limit)
 }

@@ -20,7 +20,9 @@ type addressHolders struct {
 }
 
 // isHeld reports whether the address has a holder.
-func (t addressHolders) isHeld() bool { return t.floating != nil || len(t.services) > 0 }
+func (t addressHolders) isHeld() bool {
+	return t.floating != nil || len(t.services) > 0
+}
 
 // isClaimedBy reports whether the subject is the claimant.
 func (t addressHolders) isClaimedBy(s *subject) bool {
@@ -34,8 +36,9 @@ func (a *assigner) keepAll(services, floating []*subject) {
 	for _, s := range floating {
 		for _, addr := range s.Addresses {
 			f := s.family(addr)
-			isFree := f >= 0 && !s.held[f].IsValid() && a.holders[addr].floating == nil
-			if isFree {
+			isWanted := f >= 0 && !s.held[f].IsValid()
+			isFree := a.holders[addr].floating == nil
+			if isWanted && isFree {
 				s.held[f] = addr
 				a.addHolder(s, addr)
 			}
@@ -47,6 +50,7 @@ func (a *assigner) keepAll(services, floating []*subject) {
 			a.keepAddresses(s, withRecordedTerms)
 		}
 	}
+
 	a.dissolveDeleted(floating)
 
 	a.reserveFormer(services)
@@ -64,7 +68,8 @@ func (a *assigner) keepAddresses(s *subject, withRecordedTerms bool) {
 
 	for _, addr := range s.Addresses {
 		f := s.family(addr)
-		if f < 0 || s.held[f].IsValid() || s.hasRecordedTerms(addr) != withRecordedTerms {
+		isWanted := f >= 0 && !s.held[f].IsValid()
+		if !isWanted || s.hasRecordedTerms(addr) != withRecordedTerms {
 			continue
 		}
 
@@ -74,8 +79,10 @@ func (a *assigner) keepAddresses(s *subject, withRecordedTerms bool) {
 			a.addHolder(s, addr)
 			continue
 		}
+
 		isRecorded := s.Record.Of(addr).Terms != ""
-		if isRecorded && (r.reason == lb.PortClash || r.reason == lb.NotShareable) {
+		isClash := r.reason == lb.PortClash || r.reason == lb.NotShareable
+		if isRecorded && isClash {
 			s.clashing = append(s.clashing, addr)
 		}
 	}
@@ -86,15 +93,19 @@ func (a *assigner) keepAddresses(s *subject, withRecordedTerms bool) {
 func (a *assigner) checkKeep(s *subject, addr netip.Addr) *refusal {
 	t := a.holders[addr]
 	if t.floating != nil && !s.claims(t.floating) {
-		return refuse(lb.AddressInUse, "which %s owns", s.nameOf(t.floating.id()))
+		return s.refuseFor(t.floating, lb.AddressInUse, "which %s owns")
 	}
 
-	areForeign := func(o *subject) bool { return a.isForeign(s, addr) && a.isForeign(o, addr) }
+	areForeign := func(o *subject) bool {
+		return a.isForeign(s, addr) && a.isForeign(o, addr)
+	}
 	for _, o := range t.services {
-		if r := checkCompatible(s, o); r != nil && !areForeign(o) {
+		r := checkCompatible(s, o)
+		if r != nil && !areForeign(o) {
 			return r
 		}
 	}
+
 	return s.checkPorts(t, areForeign)
 }
 
@@ -131,11 +142,13 @@ func (a *assigner) reserveOthers() {
 			a.reserve(addr, objectID{Key: l.Key})
 		}
 	}
+
 	for addr, key := range a.state.Reserved {
 		a.reserve(addr, objectID{Key: key})
 	}
+
 	for _, c := range a.state.Claims {
-		id := objectID{c.Key, c.FloatingIP}
+		id := objectID{Key: c.Key, isFloating: c.FloatingIP}
 		a.claimed[id] = c.Addresses
 		for _, addr := range c.Addresses {
 			a.reserve(addr, id)
@@ -149,6 +162,7 @@ func (a *assigner) reserve(addr netip.Addr, id objectID) {
 	if t.claimant != nil {
 		return
 	}
+
 	t.claimant = &id
 	a.setHolders(addr, t)
 	a.reserved = append(a.reserved, addr)
@@ -169,6 +183,7 @@ func (a *assigner) setHolders(addr netip.Addr, t addressHolders) {
 	if p == nil {
 		return
 	}
+
 	counts := p.counts.countsOf(lb.FamilyOf(addr))
 	counts.Assigned += change(before.isHeld(), t.isHeld())
 	if !p.avoids(addr) {
@@ -184,6 +199,7 @@ func change(before, after bool) int64 {
 	case before && !after:
 		return -1
 	}
+
 	return 0
 }
 
@@ -199,24 +215,34 @@ func (a *assigner) addHolder(s *subject, addr netip.Addr) {
 		i, _ := slices.BinarySearchFunc(t.services, s, byAge)
 		t.services = slices.Insert(slices.Clip(t.services), i, s)
 	}
+
 	if t.isClaimedBy(s) {
 		t.claimant = nil
 	}
 
 	if s.shared != nil {
-		if t.ports == nil {
-			t.ports = make(map[lb.Port]*subject, len(s.Ports))
-		}
-		for _, p := range s.Ports {
-			if t.ports[p.Frontend()] == nil {
-				t.ports[p.Frontend()] = s
-			}
-		}
-		if i, ok := slices.BinarySearchFunc(*s.shared, addr, netip.Addr.Compare); !ok {
+		t.addPorts(s)
+		i, ok := slices.BinarySearchFunc(*s.shared, addr, netip.Addr.Compare)
+		if !ok {
 			*s.shared = slices.Insert(*s.shared, i, addr)
 		}
 	}
+
 	a.setHolders(addr, t)
+}
+
+// addPorts adds the ports of a Service that no other holder has.
+func (t *addressHolders) addPorts(s *subject) {
+	if t.ports == nil {
+		t.ports = make(map[lb.Port]*subject, len(s.Ports))
+	}
+
+	for _, p := range s.Ports {
+		frontend := p.Frontend()
+		if t.ports[frontend] == nil {
+			t.ports[frontend] = s
+		}
+	}
 }
 
 // moveOut takes the address from the subject, and reserves it while the status still has it.
@@ -237,47 +263,72 @@ func (a *assigner) removeHolder(s *subject, addr netip.Addr) {
 	if s.fip != nil {
 		t.floating = nil
 	} else {
-		t.services = slices.DeleteFunc(slices.Clone(t.services), func(o *subject) bool { return o == s })
+		t.services = slices.DeleteFunc(slices.Clone(t.services), func(o *subject) bool {
+			return o == s
+		})
 	}
+
 	a.hasLeft = true
 	a.countForQuota(s, addr, t, -1)
 
 	for _, p := range s.Ports {
-		if t.ports[p.Frontend()] == s {
-			delete(t.ports, p.Frontend())
+		frontend := p.Frontend()
+		if t.ports[frontend] == s {
+			delete(t.ports, frontend)
 		}
 	}
+
 	a.setHolders(addr, t)
 
 	if s.shared == nil {
 		return
 	}
-	isStillShared := slices.ContainsFunc(t.services, func(o *subject) bool { return o.shareKey == s.shareKey })
+
+	hasSameKey := func(o *subject) bool { return o.shareKey == s.shareKey }
+	isStillShared := slices.ContainsFunc(t.services, hasSameKey)
 	if !isStillShared {
-		*s.shared = slices.DeleteFunc(*s.shared, func(b netip.Addr) bool { return b == addr })
+		isLeft := func(b netip.Addr) bool { return b == addr }
+		*s.shared = slices.DeleteFunc(*s.shared, isLeft)
 	}
 }
 
 // quotaKey identifies the quota of a namespace in a pool.
 type quotaKey struct {
-	pool, namespace string
-	family          lb.Family
+	pool      string
+	namespace string
+	family    lb.Family
+}
+
+// quotaKey identifies the quota of the subject's namespace in a pool.
+func (s *subject) quotaKey(pool *supply, family lb.Family) quotaKey {
+	return quotaKey{
+		pool:      pool.Name,
+		namespace: s.Key.Namespace,
+		family:    family,
+	}
 }
 
 // countForQuota adds n to the namespace's use of the pool, unless the namespace has the address by another object. t
 // are the other holders.
 func (a *assigner) countForQuota(s *subject, addr netip.Addr, t addressHolders, n int) {
 	pool := a.index.Find(addr)
-	if pool == nil || len(pool.Quota) == 0 || a.isCounted(s, t) {
+	hasQuota := pool != nil && len(pool.Quota) > 0
+	if !hasQuota || a.isCounted(s, t) {
 		return
 	}
-	a.quota[quotaKey{pool.Name, s.Key.Namespace, lb.FamilyOf(addr)}] += n
+
+	key := s.quotaKey(pool, lb.FamilyOf(addr))
+	a.quota[key] += n
 }
 
 // isCounted reports whether the address counts for the subject's namespace because of these holders.
 func (a *assigner) isCounted(s *subject, t addressHolders) bool {
-	if t.floating != nil && t.floating.Key.Namespace == s.Key.Namespace {
+	isNeighbour := func(o *subject) bool {
+		return o.Key.Namespace == s.Key.Namespace
+	}
+	if t.floating != nil && isNeighbour(t.floating) {
 		return true
 	}
-	return slices.ContainsFunc(t.services, func(o *subject) bool { return o.Key.Namespace == s.Key.Namespace })
+
+	return slices.ContainsFunc(t.services, isNeighbour)
 }

@@ -29,6 +29,7 @@ func (r *Result) Held(pool string) int64 {
 			return r.Pools[i].Held()
 		}
 	}
+
 	return 0
 }
 
@@ -48,7 +49,8 @@ type Assignment struct {
 	// Reason is Assigned if a Service has all that it requests, and PartlyAssigned if it prefers two families and has one.
 	// For a FloatingIP it is Bound or Available. Any other Reason explains why it waits, or why it holds something else
 	// than it requests.
-	Reason  lb.Reason
+	Reason lb.Reason
+	// Message explains the Reason to the user.
 	Message string
 }
 
@@ -71,14 +73,18 @@ type assigner struct {
 	// claimed are the addresses of State.Claims.
 	claimed map[objectID][]netip.Addr
 
-	// services and floating are the subjects, in the order of the State.
-	services, floating []*subject
+	// services are the Services, in the order of the State.
+	services []*subject
+	// floating are the FloatingIPs, in the order of the State.
+	floating []*subject
 	// open are the Services that this decision is about: all, or those that the last decision did not settle.
 	open []*subject
 	// shared has the held addresses for each key under which Services may share.
 	shared map[string]*[]netip.Addr
-	// reserved are the addresses that this decision reserved, and freed those that became free in it.
-	reserved, freed []netip.Addr
+	// reserved are the addresses that this decision reserved.
+	reserved []netip.Addr
+	// freed are the addresses that became free in this decision.
+	freed []netip.Addr
 	// hasLeft reports whether a holder left an address for another one since hasLeft was reset.
 	hasLeft bool
 
@@ -90,6 +96,7 @@ type assigner struct {
 	quota map[quotaKey]int
 }
 
+// newAssigner returns an assigner that has read the State, and decided nothing yet.
 func newAssigner(s lb.State) *assigner {
 	a := &assigner{
 		state:         s,
@@ -106,7 +113,9 @@ func newAssigner(s lb.State) *assigner {
 	}
 
 	a.supplies = newSupplies(s.Pools)
-	a.index = lb.IndexOf(a.supplies, func(s *supply) []lb.Range { return s.Ranges })
+	a.index = lb.IndexOf(a.supplies, func(s *supply) []lb.Range {
+		return s.Ranges
+	})
 	a.releases = newReleaseLog(s, a.supplies, a.index)
 	a.addSubjects()
 	return a
@@ -120,10 +129,12 @@ func (a *assigner) decide() Result {
 	freed := a.freed
 	a.freed = nil
 	a.keepAll(services, floating)
+
 	// Most freed addresses are held again by now. Pools are searched again only from those that are not.
 	for _, addr := range freed {
 		p := a.index.Find(addr)
-		if _, ok := a.holders[addr]; !ok && p != nil {
+		_, isTaken := a.holders[addr]
+		if p != nil && !isTaken {
 			p.searchFrom(addr)
 		}
 	}
@@ -132,12 +143,15 @@ func (a *assigner) decide() Result {
 	a.assignMissingTo(services, floating)
 
 	// A Service that left an address may have freed a quota or a port for Services before it.
+	isMissing := func(s *subject) bool {
+		return len(s.missing(perFamily{})) > 0
+	}
 	for a.hasLeft {
 		a.hasLeft = false
-		isMissing := func(s *subject) bool { return len(s.missing(perFamily{})) > 0 }
 		a.assignAll(floating, isMissing)
 		a.assignAll(services, isMissing)
 	}
+
 	return a.result()
 }
 
@@ -147,18 +161,25 @@ func (a *assigner) decide() Result {
 // from. Addresses that an annotation recalls are requests like others.
 func (a *assigner) assignMissingTo(services, floating []*subject) {
 	requests := func(s *subject) bool { return len(s.RequestedAddresses) > 0 }
-
-	a.assignAll(floating, requests)
-	a.assignAll(services, func(s *subject) bool {
+	requestsFree := func(s *subject) bool {
 		isParticular := !s.isJoining && requests(s) || a.mayRecall(s)
 		return isParticular && !a.mayClaim(s)
-	})
-	a.assignAll(floating, func(*subject) bool { return true })
-	a.assignAll(services, func(s *subject) bool { return !s.isJoining && (a.mayClaim(s) || requests(s)) })
-	a.assignAll(services, func(s *subject) bool { return !s.isJoining })
+	}
+	requestsClaimed := func(s *subject) bool {
+		return !s.isJoining && (a.mayClaim(s) || requests(s))
+	}
+	isAny := func(*subject) bool { return true }
+	isJoining := func(s *subject) bool { return s.isJoining }
+	isIndependent := func(s *subject) bool { return !s.isJoining }
+
+	a.assignAll(floating, requests)
+	a.assignAll(services, requestsFree)
+	a.assignAll(floating, isAny)
+	a.assignAll(services, requestsClaimed)
+	a.assignAll(services, isIndependent)
 
 	// Services may join other joining ones.
-	for a.assignAll(services, func(s *subject) bool { return s.isJoining }) {
+	for a.assignAll(services, isJoining) {
 		continue
 	}
 }
@@ -181,6 +202,7 @@ func (a *assigner) assignAll(order []*subject, isChosen func(*subject) bool) boo
 			hasAny = true
 		}
 	}
+
 	return hasAny
 }
 
@@ -193,13 +215,16 @@ func (a *assigner) assignMissing(s *subject) bool {
 	hasAny := false
 	got, _ := a.find(s)
 	for f, addr := range got {
-		if addr.IsValid() {
-			a.moveOut(s, s.held[f])
-			s.held[f] = addr
-			a.addHolder(s, addr)
-			hasAny = true
+		if !addr.IsValid() {
+			continue
 		}
+
+		a.moveOut(s, s.held[f])
+		s.held[f] = addr
+		a.addHolder(s, addr)
+		hasAny = true
 	}
+
 	return hasAny
 }
 
@@ -207,16 +232,19 @@ func (a *assigner) assignMissing(s *subject) bool {
 func (a *assigner) result() Result {
 	for _, s := range a.open {
 		assigned := a.assignment(s)
-		s.assignment, s.isSettled = &assigned, a.isSettled(s, assigned.Reason)
+		s.assignment = &assigned
+		s.isSettled = a.isSettled(s, assigned.Reason)
 	}
 
 	r := Result{Assignments: make([]*Assignment, len(a.services))}
 	for i, s := range a.services {
 		r.Assignments[i] = s.assignment
 	}
+
 	for _, s := range a.floating {
 		r.FloatingIPs = append(r.FloatingIPs, a.floatingResult(s))
 	}
+
 	r.Keep = a.floatingIPsToCreate()
 	r.Pools = a.usage()
 	r.Recheck = a.writeReleases(r.Pools)

@@ -35,15 +35,13 @@ type releaseRecord struct {
 // newReleaseLog reads the releases of the pools, and adds them to the supplies that their addresses lie in. A time in
 // the future comes from a wrong clock, and counts as the present.
 func newReleaseLog(s lb.State, supplies []*supply, index lb.Index[*supply]) releaseLog {
-	l := releaseLog{byAddress: map[netip.Addr]releaseRecord{}, byHolder: map[lb.Key][]releaseRecord{}}
+	l := releaseLog{
+		byAddress: map[netip.Addr]releaseRecord{},
+		byHolder:  map[lb.Key][]releaseRecord{},
+	}
 	for _, p := range s.Pools {
 		for _, r := range p.Released {
-			if r.Time.After(s.Now) {
-				r.Time, l.usesClock = s.Now, true
-			}
-			if other, ok := l.byAddress[r.Address]; !ok || other.Time.Before(r.Time) {
-				l.byAddress[r.Address] = releaseRecord{Release: r, pool: p.Name}
-			}
+			l.add(r, p.Name, s.Now)
 		}
 	}
 
@@ -55,15 +53,36 @@ func newReleaseLog(s lb.State, supplies []*supply, index lb.Index[*supply]) rele
 			s.released[family] = append(s.released[family], r)
 		}
 	}
+
 	for _, releases := range l.byHolder {
 		slices.SortFunc(releases, latestFirst)
 	}
+
 	for _, s := range supplies {
 		for family, releases := range s.released {
 			l.applyQuota(s, family, releases)
 		}
 	}
+
 	return l
+}
+
+// add adds a release that a pool records, unless a later one of the address is known.
+func (l *releaseLog) add(r lb.Release, pool string, at time.Time) {
+	if r.Time.After(at) {
+		r.Time = at
+		l.usesClock = true
+	}
+
+	other, isKnown := l.byAddress[r.Address]
+	if isKnown && !other.Time.Before(r.Time) {
+		return
+	}
+
+	l.byAddress[r.Address] = releaseRecord{
+		Release: r,
+		pool:    pool,
+	}
 }
 
 // applyQuota marks the releases of a pool beyond the quota of their namespace. It orders them: these first, then the
@@ -74,8 +93,9 @@ func (l *releaseLog) applyQuota(s *supply, family lb.Family, releases []releaseR
 	count := map[string]int{}
 	for i := range releases {
 		r := &releases[i]
-		count[r.Holder.Namespace]++
-		r.isOverQuota = hasQuota && count[r.Holder.Namespace] > quota
+		namespace := r.Holder.Namespace
+		count[namespace]++
+		r.isOverQuota = hasQuota && count[namespace] > quota
 		l.byAddress[r.Address] = *r
 	}
 
@@ -85,8 +105,12 @@ func (l *releaseLog) applyQuota(s *supply, family lb.Family, releases []releaseR
 	})
 }
 
+// latestFirst orders releases by time, the latest first.
 func latestFirst(a, b releaseRecord) int {
-	return cmp.Or(b.Time.Compare(a.Time), b.Address.Compare(a.Address))
+	return cmp.Or(
+		b.Time.Compare(a.Time),
+		b.Address.Compare(a.Address),
+	)
 }
 
 // reservedUntil returns the time from which the address may be assigned to others than its last holder; zero means at
@@ -99,43 +123,38 @@ func (l *releaseLog) reservedUntil(addr netip.Addr, pool *supply) time.Time {
 	return r.Time.Add(pool.ReuseDelay)
 }
 
-func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+// formatTime returns a time as the text of a message.
+func formatTime(t time.Time) string {
+	return t.UTC().Format(time.RFC3339)
+}
 
 // nextReleased returns the free address of the family with the first release in order. Within one decision addresses
 // are only taken, so a release that was passed over is not looked at again.
 func (a *assigner) nextReleased(pool *supply, family lb.Family) (netip.Addr, bool) {
-	for _, r := range pool.released[family][pool.passed[family]:] {
+	first := pool.passed[family]
+	for _, r := range pool.released[family][first:] {
 		_, isTaken := a.holders[r.Address]
 		if !isTaken && !pool.avoids(r.Address) {
 			return r.Address, true
 		}
 		pool.passed[family]++
 	}
+
 	return netip.Addr{}, false
 }
 
 // writeReleases adds the releases to the usages, and returns the time at which the next quarantine ends.
 func (a *assigner) writeReleases(usages []Usage) time.Time {
 	a.recordReleases()
-
-	byPool := map[string][]releaseRecord{}
-	for addr, r := range a.releases.byAddress {
-		if a.holders[addr].isHeld() {
-			continue
-		}
-		// The pool that the address lies in records the release, else its former pool.
-		s := a.index.Find(addr)
-		if s != nil {
-			r.pool = s.Name
-		}
-		byPool[r.pool] = append(byPool[r.pool], r)
-	}
+	byPool := a.releasesByPool()
 
 	var next time.Time
 	for i := range usages {
-		u, p := &usages[i], &a.state.Pools[i]
+		u := &usages[i]
+		p := &a.state.Pools[i]
 		releases := byPool[p.Name]
-		u.ReleasedForgotten = p.ReleasedForgotten + int64(max(0, len(releases)-maxReleases))
+		forgotten := max(0, len(releases)-maxReleases)
+		u.ReleasedForgotten = p.ReleasedForgotten + int64(forgotten)
 		for _, r := range selectReleases(releases) {
 			u.Released = append(u.Released, r.Release)
 			until := r.Time.Add(p.ReuseDelay)
@@ -144,35 +163,64 @@ func (a *assigner) writeReleases(usages []Usage) time.Time {
 			}
 		}
 	}
+
 	a.handOver(usages)
 	return next
+}
+
+// releasesByPool returns the releases of addresses that are not held. The pool that an address lies in records its
+// release, else its former pool.
+func (a *assigner) releasesByPool() map[string][]releaseRecord {
+	out := map[string][]releaseRecord{}
+	for addr, r := range a.releases.byAddress {
+		if a.holders[addr].isHeld() {
+			continue
+		}
+
+		s := a.index.Find(addr)
+		if s != nil {
+			r.pool = s.Name
+		}
+
+		out[r.pool] = append(out[r.pool], r)
+	}
+
+	return out
 }
 
 // handOver keeps the releases of addresses that lie in another pool now, until that pool has recorded them: the
 // controller may end between the two writes.
 func (a *assigner) handOver(usages []Usage) {
-	contains := func(list []lb.Release, r lb.Release) bool {
-		return slices.ContainsFunc(list, func(o lb.Release) bool {
-			return o.Address == r.Address && !o.Time.Before(r.Time)
-		})
-	}
-
 	for i := range usages {
 		u := &usages[i]
 		for _, r := range a.state.Pools[i].Released {
-			to, last := a.index.Find(r.Address), a.releases.byAddress[r.Address].Release
+			if len(u.Released) == maxReleases {
+				break
+			}
+
+			to := a.index.Find(r.Address)
+			isElsewhere := to != nil && to.index != i
+			last := a.releases.byAddress[r.Address].Release
 			isSuperseded := r.Time.Before(last.Time)
-			if to == nil || to.index == i || isSuperseded || len(u.Released) == maxReleases {
+			if !isElsewhere || isSuperseded {
 				continue
 			}
 
-			isPending := contains(usages[to.index].Released, last) && !contains(to.Released, last)
-			if isPending {
+			isRecorded := recordsRelease(to.Released, last)
+			willBeRecorded := recordsRelease(usages[to.index].Released, last)
+			if willBeRecorded && !isRecorded {
 				u.Released = append(u.Released, last)
 				u.HandOver++
 			}
 		}
 	}
+}
+
+// recordsRelease reports whether a list has the release, or a later one of the same address.
+func recordsRelease(list []lb.Release, r lb.Release) bool {
+	return slices.ContainsFunc(list, func(o lb.Release) bool {
+		return o.Address == r.Address && !o.Time.Before(r.Time)
+	})
 }
 
 // selectReleases returns the releases that a pool records, latest first. It prefers the latest releases of each
@@ -183,8 +231,9 @@ func selectReleases(releases []releaseRecord) []releaseRecord {
 	count := map[string]int{}
 	rank := make(map[netip.Addr]int, len(releases)) // within the namespace
 	for _, r := range releases {
-		rank[r.Address] = count[r.Holder.Namespace]
-		count[r.Holder.Namespace]++
+		namespace := r.Holder.Namespace
+		rank[r.Address] = count[namespace]
+		count[namespace]++
 	}
 
 	slices.SortStableFunc(releases, func(a, b releaseRecord) int {
@@ -200,15 +249,18 @@ func selectReleases(releases []releaseRecord) []releaseRecord {
 // one, by another holder.
 func (a *assigner) recordReleases() {
 	isNew := map[netip.Addr]bool{}
-	record := func(addr netip.Addr, pool string, holder lb.Key, uid string) {
-		last, ok := a.releases.byAddress[addr]
-		isRecorded := ok && last.Holder == holder && last.UID == uid
-		if isNew[addr] || isRecorded || a.holders[addr].isHeld() {
+	record := func(r lb.Release, pool string) {
+		last, ok := a.releases.byAddress[r.Address]
+		isRecorded := ok && last.Holder == r.Holder && last.UID == r.UID
+		if isNew[r.Address] || isRecorded || a.holders[r.Address].isHeld() {
 			return
 		}
-		isNew[addr], a.releases.usesClock = true, true
-		a.releases.byAddress[addr] = releaseRecord{
-			Release: lb.Release{Address: addr, Time: a.state.Now, Holder: holder, UID: uid},
+
+		isNew[r.Address] = true
+		a.releases.usesClock = true
+		r.Time = a.state.Now
+		a.releases.byAddress[r.Address] = releaseRecord{
+			Release: r,
 			pool:    pool,
 		}
 	}
@@ -216,14 +268,29 @@ func (a *assigner) recordReleases() {
 	for _, s := range slices.Concat(a.floating, a.open) {
 		for addr, isShown := range s.former {
 			_, isRecorded := a.releases.byAddress[addr]
-			if !s.holds(addr) && (isShown || !isRecorded) {
-				record(addr, s.Record.Of(addr).Pool, s.Key, s.UID)
+			mustRecord := isShown || !isRecorded
+			if !mustRecord || s.holds(addr) {
+				continue
 			}
+
+			release := lb.Release{
+				Address: addr,
+				Holder:  s.Key,
+				UID:     s.UID,
+			}
+			pool := s.Record.Of(addr).Pool
+			record(release, pool)
 		}
 	}
+
 	for _, l := range a.state.Leaving {
 		for _, addr := range l.Addresses {
-			record(addr, "", l.Key, l.UID)
+			release := lb.Release{
+				Address: addr,
+				Holder:  l.Key,
+				UID:     l.UID,
+			}
+			record(release, "")
 		}
 	}
 }

@@ -24,27 +24,42 @@ type refusal struct {
 	isKept bool
 }
 
+// refuse returns a refusal with a formatted message.
 func refuse(reason lb.Reason, format string, args ...any) *refusal {
 	return &refusal{reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+// refuseFor returns a refusal of the subject because of a holder, which format names.
+func (s *subject) refuseFor(holder *subject, reason lb.Reason, format string) *refusal {
+	return refuse(reason, format, s.nameOf(holder.id()))
 }
 
 // checkHold returns a refusal if the subject cannot hold the address together with its present holders. The message
 // continues after the address: "192.0.2.1, which …".
 func (a *assigner) checkHold(s *subject, addr netip.Addr, pool *supply) *refusal {
 	t := a.holders[addr]
-	if r := a.checkHolders(s, addr, pool, t); r != nil {
+	r := a.checkHolders(s, addr, pool, t)
+	if r != nil {
 		return r
 	}
+
 	if !t.isHeld() {
-		if r := a.checkQuarantine(s, addr, pool); r != nil {
+		r := a.checkQuarantine(s, addr, pool)
+		if r != nil {
 			return r
 		}
 	}
+
 	return a.checkQuota(s, pool, lb.FamilyOf(addr), t)
 }
 
 // checkHolders returns a refusal if the holders of an address, or its claimant, exclude the subject.
-func (a *assigner) checkHolders(s *subject, addr netip.Addr, pool *supply, t addressHolders) *refusal {
+func (a *assigner) checkHolders(
+	s *subject,
+	addr netip.Addr,
+	pool *supply,
+	t addressHolders,
+) *refusal {
 	switch {
 	case t.claimant != nil && !t.isClaimedBy(s):
 		return refuse(lb.AddressInUse, "which %s holds", s.nameOf(*t.claimant))
@@ -56,70 +71,101 @@ func (a *assigner) checkHolders(s *subject, addr netip.Addr, pool *supply, t add
 		return nil
 	}
 
+	if len(t.services) > 0 {
+		return a.checkSharers(s, addr, pool, t)
+	}
+
+	return nil
+}
+
+// checkSharers returns a refusal if a Service cannot share an address with the Services that hold it.
+func (a *assigner) checkSharers(
+	s *subject,
+	addr netip.Addr,
+	pool *supply,
+	t addressHolders,
+) *refusal {
 	n := len(t.services)
 	if n >= maxSharers {
 		return refuse(lb.SharingLimit, "which %d Services share: no more than %d may", n, maxSharers)
 	}
+
 	for _, o := range t.services {
-		if r := checkShareable(s, o, pool); r != nil {
+		r := checkShareable(s, o, pool)
+		if r != nil {
 			return r
 		}
 	}
-	if r := s.checkPorts(t, func(*subject) bool { return false }); r != nil {
-		return r
-	}
-	if r := a.checkSlices(s, addr); r != nil && n > 0 {
+
+	excuseNone := func(*subject) bool { return false }
+	r := s.checkPorts(t, excuseNone)
+	if r != nil {
 		return r
 	}
 
-	isPoolFull := n > 0 && pool != nil && pool.MaxServices > 0 && n >= pool.MaxServices
-	isIDFull := n > 0 && s.SharingKey == "" && s.MaxShared > 0 && n >= s.MaxShared
-	switch {
-	case isPoolFull:
+	r = a.checkSlices(s, addr)
+	if r != nil {
+		return r
+	}
+
+	isPoolFull := pool != nil && pool.MaxServices > 0 && n >= pool.MaxServices
+	if isPoolFull {
 		return refuse(lb.SharingLimit, "which %d Services share: the pool's sharing.maxServices is %d",
 			n, pool.MaxServices)
-	case isIDFull:
+	}
+
+	isIDFull := s.SharingKey == "" &&
+		s.MaxShared > 0 &&
+		n >= s.MaxShared
+	if isIDFull {
 		return refuse(lb.SharingLimit, "which %d Services share: a load balancer takes %d, its owner included",
 			n, s.MaxShared)
 	}
+
 	return nil
 }
 
 // checkFloatingHolders returns a refusal if the holders of an address exclude a FloatingIP.
 func checkFloatingHolders(s *subject, t addressHolders) *refusal {
 	if t.floating != nil && t.floating != s {
-		return refuse(lb.AddressInUse, "which %s owns", s.nameOf(t.floating.id()))
+		return s.refuseFor(t.floating, lb.AddressInUse, "which %s owns")
 	}
+
 	for _, o := range t.services {
 		if !o.leavesTo(s) {
-			return refuse(lb.AddressInUse, "which %s holds: set spec.serviceName to take it over with the Service",
-				s.nameOf(o.id()))
+			return s.refuseFor(o, lb.AddressInUse,
+				"which %s holds: set spec.serviceName to take it over with the Service")
 		}
 	}
+
 	return nil
 }
 
 // isLocal reports whether the spec asks for externalTrafficPolicy Local. A Service that becomes proxied keeps its terms
 // and its address.
-func (s *subject) isLocal() bool { return s.Local && !s.LocalByProxy }
+func (s *subject) isLocal() bool {
+	return s.Local && !s.LocalByProxy
+}
 
 // checkCompatible returns a refusal if two Services cannot hold the same address, whatever its pool allows and whatever
 // ports they have.
 func checkCompatible(s, o *subject) *refusal {
+	hasSameKey := s.shareKey != "" && s.shareKey == o.shareKey
+	hasSameBackend := s.Backend != "" && s.Backend == o.Backend
 	switch {
-	case s.shareKey == "" || s.shareKey != o.shareKey:
-		return refuse(lb.AddressInUse, "which %s holds", s.nameOf(o.id()))
+	case !hasSameKey:
+		return s.refuseFor(o, lb.AddressInUse, "which %s holds")
 	case s.Internal != o.Internal:
-		return refuse(lb.NotShareable, "which %s holds: an internal Service and an external one never share",
-			s.nameOf(o.id()))
+		return s.refuseFor(o, lb.NotShareable,
+			"which %s holds: an internal Service and an external one never share")
 	case s.isLocal() != o.isLocal():
-		return refuse(lb.NotShareable,
-			"which %s holds with another externalTrafficPolicy: Services that share have the same", s.nameOf(o.id()))
-	case s.isLocal() && (s.Backend == "" || s.Backend != o.Backend):
-		return refuse(lb.NotShareable,
-			"which %s holds: under externalTrafficPolicy Local, Services that share have the same selector",
-			s.nameOf(o.id()))
+		return s.refuseFor(o, lb.NotShareable,
+			"which %s holds with another externalTrafficPolicy: Services that share have the same")
+	case s.isLocal() && !hasSameBackend:
+		return s.refuseFor(o, lb.NotShareable,
+			"which %s holds: under externalTrafficPolicy Local, Services that share have the same selector")
 	}
+
 	return nil
 }
 
@@ -131,59 +177,72 @@ func (s *subject) checkPorts(t addressHolders, isExcused func(*subject) bool) *r
 		if o == nil || o == s || isExcused(o) {
 			continue
 		}
+
 		if s.Key.Namespace != o.Key.Namespace {
-			return refuse(lb.PortClash, "where %s holds one of its ports", s.nameOf(o.id()))
+			return s.refuseFor(o, lb.PortClash, "where %s holds one of its ports")
 		}
-		return refuse(lb.PortClash, "where %s holds port %s/%d", s.nameOf(o.id()), p.Protocol, p.Port)
+
+		name := s.nameOf(o.id())
+		return refuse(lb.PortClash, "where %s holds port %s/%d", name, p.Protocol, p.Port)
 	}
+
 	return nil
 }
 
 // checkSlices returns a refusal if pods send from a port of the subject at the address.
 func (a *assigner) checkSlices(s *subject, addr netip.Addr) *refusal {
-	compare := func(slice lb.PortSlice, addr netip.Addr) int { return slice.Address.Compare(addr) }
-	i, _ := slices.BinarySearchFunc(a.state.Slices, addr, compare)
-	for ; i < len(a.state.Slices) && a.state.Slices[i].Address == addr; i++ {
+	compare := func(slice lb.PortSlice, addr netip.Addr) int {
+		return slice.Address.Compare(addr)
+	}
+	first, _ := slices.BinarySearchFunc(a.state.Slices, addr, compare)
+	for _, slice := range a.state.Slices[first:] {
+		if slice.Address != addr {
+			break
+		}
 		for _, p := range s.Ports {
-			if a.state.Slices[i].Has(p.Port) {
+			if slice.Has(p.Port) {
 				return refuse(lb.PortClash, "where pods send from port %d (EgressAllocation)", p.Port)
 			}
 		}
 	}
+
 	return nil
 }
 
 // checkShareable returns a refusal if two Services cannot start to share an address of the pool.
 func checkShareable(s, o *subject, pool *supply) *refusal {
-	if r := checkCompatible(s, o); r != nil {
+	r := checkCompatible(s, o)
+	if r != nil {
 		return r
 	}
 
 	isAcross := s.Key.Namespace != o.Key.Namespace
+	mayShareAcross := pool != nil && pool.ShareAcross
 	switch {
 	case len(o.Unserved) > 0: // no Service may take these ports meanwhile
-		return refuse(lb.NotShareable, "which %s holds with ports that are not served", s.nameOf(o.id()))
+		return s.refuseFor(o, lb.NotShareable, "which %s holds with ports that are not served")
 	case o.Proxied && !s.AsksProxy: // all Services on the address would lose their proxies
-		return refuse(lb.NotShareable,
-			"which %s holds by proxies: Services that share with it ask for proxies too", s.nameOf(o.id()))
+		return s.refuseFor(o, lb.NotShareable,
+			"which %s holds by proxies: Services that share with it ask for proxies too")
 	case s.Internal && s.SharingKey == "":
-		return refuse(lb.NotShareable,
-			"which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key",
-			s.nameOf(o.id()))
-	case isAcross && (pool == nil || !pool.ShareAcross):
-		return refuse(lb.NotShareable, "which %s holds: the pool's sharing.scope is Namespace", s.nameOf(o.id()))
+		return s.refuseFor(o, lb.NotShareable,
+			"which %s holds: internal Services do not share by load-balancer-id, but by holdfast.dev/sharing-key")
+	case isAcross && !mayShareAcross:
+		return s.refuseFor(o, lb.NotShareable, "which %s holds: the pool's sharing.scope is Namespace")
 	case isAcross && s.isLocal():
-		return refuse(lb.NotShareable,
-			"which %s holds: under externalTrafficPolicy Local, Services that share have the same pods",
-			s.nameOf(o.id()))
+		return s.refuseFor(o, lb.NotShareable,
+			"which %s holds: under externalTrafficPolicy Local, Services that share have the same pods")
 	}
+
 	return nil
 }
 
 // checkQuarantine returns a refusal during the address's reuseDelay. Its last holder need not wait.
 func (a *assigner) checkQuarantine(s *subject, addr netip.Addr, pool *supply) *refusal {
-	until, holder := a.releases.reservedUntil(addr, pool), a.releases.byAddress[addr].Holder
-	if !a.state.Now.Before(until) || holder == s.Key {
+	until := a.releases.reservedUntil(addr, pool)
+	holder := a.releases.byAddress[addr].Holder
+	hasEnded := !a.state.Now.Before(until)
+	if hasEnded || holder == s.Key {
 		return nil
 	}
 
@@ -191,6 +250,7 @@ func (a *assigner) checkQuarantine(s *subject, addr netip.Addr, pool *supply) *r
 	if holder.Namespace == s.Key.Namespace {
 		name = holder.String()
 	}
+
 	return refuse(lb.Quarantined, "which %s gave back and which the pool's reuseDelay keeps until %s",
 		name, formatTime(until))
 }
@@ -201,18 +261,20 @@ func (a *assigner) checkQuota(s *subject, pool *supply, family lb.Family, t addr
 	if pool == nil {
 		return nil
 	}
+
 	quota, hasQuota := pool.Quota[family]
 	if !hasQuota || a.isCounted(s, t) {
 		return nil
 	}
 
-	have := a.quota[quotaKey{pool.Name, s.Key.Namespace, family}]
+	have := a.quota[s.quotaKey(pool, family)]
 	if a.wouldFree(s, pool, family) {
 		have--
 	}
 	if have < quota {
 		return nil
 	}
+
 	return refuse(lb.QuotaExceeded, "but namespace %q holds %d of the %d %s addresses that its quota in pool %q allows",
 		s.Key.Namespace, have, quota, family, pool.Name)
 }
@@ -221,13 +283,21 @@ func (a *assigner) checkQuota(s *subject, pool *supply, family lb.Family, t addr
 // Service keeps that address.
 func (a *assigner) wouldFree(s *subject, pool *supply, family lb.Family) bool {
 	f := slices.Index(s.Families, family)
-	if f < 0 || !s.held[f].IsValid() || a.index.Find(s.held[f]) != pool {
+	if f < 0 {
 		return false
 	}
 
-	old := a.holders[s.held[f]]
+	held := s.held[f]
+	isOfPool := held.IsValid() && a.index.Find(held) == pool
+	if !isOfPool {
+		return false
+	}
+
+	old := a.holders[held]
 	isOwner := (old.floating != nil) == (s.fip != nil)
-	hasOthers := slices.ContainsFunc(old.services, func(o *subject) bool { return o != s })
+	hasOthers := slices.ContainsFunc(old.services, func(o *subject) bool {
+		return o != s
+	})
 	return isOwner && !hasOthers
 }
 
@@ -240,10 +310,13 @@ func (s *subject) sharedAddresses(family lb.Family) []netip.Addr {
 
 	// IPv4 addresses come before IPv6 addresses.
 	all := *s.shared
-	firstV6 := sort.Search(len(all), func(i int) bool { return lb.FamilyOf(all[i]) == lb.IPv6 })
+	firstV6 := sort.Search(len(all), func(i int) bool {
+		return lb.FamilyOf(all[i]) == lb.IPv6
+	})
 	addrs := all[firstV6:]
 	if family == lb.IPv4 {
 		addrs = all[:firstV6]
 	}
+
 	return addrs[:min(maxTried, len(addrs))]
 }

@@ -23,11 +23,16 @@ const blocks = 1 << 16 / lb.SlicePorts
 
 // SliceUser is the pods of a namespace on a node that send from an address. Pods of two namespaces share no slice.
 type SliceUser struct {
-	Namespace, Node string
+	Namespace string
+	Node      string
 }
 
+// compare orders users by node, then by namespace.
 func (u SliceUser) compare(o SliceUser) int {
-	return cmp.Or(cmp.Compare(u.Node, o.Node), cmp.Compare(u.Namespace, o.Namespace))
+	return cmp.Or(
+		cmp.Compare(u.Node, o.Node),
+		cmp.Compare(u.Namespace, o.Namespace),
+	)
 }
 
 // EgressAddress is an address that Services hold whose pods send from it.
@@ -53,6 +58,7 @@ type SliceResult struct {
 type SliceRefusal struct {
 	Address netip.Addr
 	User    SliceUser
+	// Message explains the refusal to the owner of the Service.
 	Message string
 }
 
@@ -66,11 +72,19 @@ type SliceRefusal struct {
 func AssignSlices(addresses []EgressAddress, present []lb.PortSlice, at time.Time) SliceResult {
 	deciders := map[netip.Addr]*sliceDecider{}
 	decider := func(a netip.Addr) *sliceDecider {
-		if deciders[a] == nil {
-			deciders[a] = &sliceDecider{at: at, address: a, users: map[SliceUser]bool{}}
+		d := deciders[a]
+		if d == nil {
+			d = &sliceDecider{
+				at:      at,
+				address: a,
+				users:   map[SliceUser]bool{},
+			}
+			deciders[a] = d
 		}
-		return deciders[a]
+
+		return d
 	}
+
 	for _, a := range addresses {
 		d := decider(a.Address)
 		d.ports = append(d.ports, a.Ports...)
@@ -78,6 +92,7 @@ func AssignSlices(addresses []EgressAddress, present []lb.PortSlice, at time.Tim
 			d.users[u] = true
 		}
 	}
+
 	for _, s := range present {
 		d := decider(s.Address)
 		d.blocks[s.First/lb.SlicePorts] = s
@@ -87,6 +102,7 @@ func AssignSlices(addresses []EgressAddress, present []lb.PortSlice, at time.Tim
 	for _, a := range slices.SortedFunc(maps.Keys(deciders), netip.Addr.Compare) {
 		deciders[a].decide(&r)
 	}
+
 	return r
 }
 
@@ -112,6 +128,7 @@ func (d *sliceDecider) decide(r *SliceResult) {
 		if s.Node == "" {
 			continue
 		}
+
 		r.Slices = append(r.Slices, s)
 		if !s.Released.IsZero() {
 			r.Recheck = lb.Sooner(r.Recheck, s.Released.Add(SliceRest))
@@ -126,8 +143,10 @@ func (d *sliceDecider) keep() {
 		if s.Node == "" || !s.Released.IsZero() {
 			continue
 		}
-		if d.users[userOf(s)] {
-			delete(d.users, userOf(s))
+
+		user := userOf(s)
+		if d.users[user] {
+			delete(d.users, user)
 		} else {
 			s.Released = d.at
 		}
@@ -138,8 +157,10 @@ func (d *sliceDecider) keep() {
 func (d *sliceDecider) takeBack() {
 	for i := range d.blocks {
 		s := &d.blocks[i]
-		if s.Node != "" && d.users[userOf(s)] && !d.isDeclared(i) {
-			delete(d.users, userOf(s))
+		user := userOf(s)
+		isNeeded := s.Node != "" && d.users[user]
+		if isNeeded && !d.isDeclared(i) {
+			delete(d.users, user)
 			s.Released = time.Time{}
 		}
 	}
@@ -161,15 +182,24 @@ func (d *sliceDecider) free() {
 
 // assign gives slices to users without one, the highest ports first: Services declare low ones.
 func (d *sliceDecider) assign(r *SliceResult) {
+	isTaken := func(block int) bool {
+		return d.blocks[block].Node != "" || d.isDeclared(block)
+	}
 	next := blocks - 1
 	for _, u := range slices.SortedFunc(maps.Keys(d.users), SliceUser.compare) {
-		for next > 0 && (d.blocks[next].Node != "" || d.isDeclared(next)) {
+		for next > 0 && isTaken(next) {
 			next--
 		}
+
 		if next == 0 {
-			r.Refused = append(r.Refused, SliceRefusal{d.address, u, d.explain(u)})
+			r.Refused = append(r.Refused, SliceRefusal{
+				Address: d.address,
+				User:    u,
+				Message: d.explain(u),
+			})
 			continue
 		}
+
 		d.blocks[next] = lb.PortSlice{
 			Address:   d.address,
 			First:     uint16(next * lb.SlicePorts),
@@ -181,17 +211,18 @@ func (d *sliceDecider) assign(r *SliceResult) {
 
 // explain returns why a user gets no slice.
 func (d *sliceDecider) explain(u SliceUser) string {
-	used, resting, declared := 0, 0, 0
-	for i := 1; i < blocks; i++ {
-		switch s := d.blocks[i]; {
-		case s.Node != "" && s.Released.IsZero():
-			used++
-		case s.Node != "":
-			resting++
-		default:
+	var used, resting, declared int
+	for _, s := range d.blocks[1:] {
+		switch {
+		case s.Node == "":
 			declared++
+		case s.Released.IsZero():
+			used++
+		default:
+			resting++
 		}
 	}
+
 	return fmt.Sprintf("no ports of %s are left for node %s: of the %d parts of its ports %d are in use, "+
 		"%d are free again in %v at most, and %d have ports of Services; let the pods run on fewer nodes",
 		d.address, u.Node, blocks-1, used, resting, SliceRest, declared)
@@ -199,7 +230,12 @@ func (d *sliceDecider) explain(u SliceUser) string {
 
 // isDeclared reports whether a holder declares a port of a block.
 func (d *sliceDecider) isDeclared(block int) bool {
-	return slices.ContainsFunc(d.ports, func(p lb.Port) bool { return int(p.Port)/lb.SlicePorts == block })
+	return slices.ContainsFunc(d.ports, func(p lb.Port) bool {
+		return int(p.Port)/lb.SlicePorts == block
+	})
 }
 
-func userOf(s *lb.PortSlice) SliceUser { return SliceUser{Namespace: s.Namespace, Node: s.Node} }
+// userOf returns the user that a slice was given to.
+func userOf(s *lb.PortSlice) SliceUser {
+	return SliceUser{Namespace: s.Namespace, Node: s.Node}
+}

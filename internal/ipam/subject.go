@@ -49,8 +49,11 @@ type objectID struct {
 }
 
 // String returns the kind and the key.
-func (id objectID) String() string { return id.kind() + " " + id.Key.String() }
+func (id objectID) String() string {
+	return id.kind() + " " + id.Key.String()
+}
 
+// kind returns the kind of the object.
 func (id objectID) kind() string {
 	if id.isFloating {
 		return "FloatingIP"
@@ -58,7 +61,10 @@ func (id objectID) kind() string {
 	return "Service"
 }
 
-func (s *subject) id() objectID { return objectID{s.Key, s.fip != nil} }
+// id identifies the subject.
+func (s *subject) id() objectID {
+	return objectID{Key: s.Key, isFloating: s.fip != nil}
+}
 
 // nameOf names another object in a message to the subject's user. Users must not learn the names of objects in other
 // namespaces.
@@ -70,7 +76,9 @@ func (s *subject) nameOf(id objectID) string {
 }
 
 // holds reports whether the subject holds the address.
-func (s *subject) holds(addr netip.Addr) bool { return slices.Contains(s.held[:], addr) }
+func (s *subject) holds(addr netip.Addr) bool {
+	return slices.Contains(s.held[:], addr)
+}
 
 // family returns the index of the address's family, or -1 if the subject does not have that family.
 func (s *subject) family(addr netip.Addr) int {
@@ -90,6 +98,7 @@ func (s *subject) checkServable() *refusal {
 		return refuse(lb.DualStackUnmet, "ipFamilyPolicy is RequireDualStack, but the Service has an %s cluster IP only",
 			s.Families[0])
 	}
+
 	return nil
 }
 
@@ -129,11 +138,15 @@ func (s *subject) lostOrigins(yield func(lb.Origin) bool) {
 	for _, list := range []lb.Origins{s.Record, s.Recall} {
 		for _, o := range list {
 			f := s.family(o.Address)
-			if f < 0 || seen[f].IsValid() || o.Terms == lb.TermsReleased || !s.isAbsent(o.Address) {
+			isNext := f >= 0 && !seen[f].IsValid()
+			isLost := o.Terms != lb.TermsReleased && s.isAbsent(o.Address)
+			if !isNext || !isLost {
 				continue
 			}
+
 			seen[f] = o.Address
-			if !yield(lb.Origin{Address: o.Address, Pool: o.Pool}) {
+			origin := lb.Origin{Address: o.Address, Pool: o.Pool}
+			if !yield(origin) {
 				return
 			}
 		}
@@ -148,6 +161,7 @@ func (s *subject) awaitedOrigins() (out lb.Origins) {
 			out = append(out, origin)
 		}
 	}
+
 	return out
 }
 
@@ -161,10 +175,16 @@ func (s *subject) isAbsent(addr netip.Addr) bool {
 func (s *subject) overwritten() lb.Origins {
 	var out lb.Origins
 	for _, o := range s.Record {
-		if s.family(o.Address) >= 0 && s.isAbsent(o.Address) {
-			out = append(out, lb.Origin{Address: o.Address, Pool: o.Pool, Terms: lb.TermsReleased})
+		hasFamily := s.family(o.Address) >= 0
+		if hasFamily && s.isAbsent(o.Address) {
+			out = append(out, lb.Origin{
+				Address: o.Address,
+				Pool:    o.Pool,
+				Terms:   lb.TermsReleased,
+			})
 		}
 	}
+
 	return out
 }
 
@@ -182,9 +202,11 @@ func (a *assigner) addSubjects() {
 			a.shared[s.shareKey] = new([]netip.Addr)
 		}
 	}
+
 	for _, s := range a.services {
 		s.shared = a.shared[s.shareKey]
 	}
+
 	a.open = a.services
 
 	for i := range a.state.FloatingIPs {
@@ -199,21 +221,27 @@ func (a *assigner) addSubjects() {
 	}
 }
 
+// newSubject returns the subject of a Service, with the key under which it may share.
 func newSubject(svc *lb.Service) *subject {
 	s := &subject{Service: svc}
+	namesAnother := svc.LoadBalancerID != "" && svc.LoadBalancerID != svc.UID
 	switch {
 	case svc.SharingKey != "":
 		s.shareKey = "key " + svc.SharingKey
-	case svc.LoadBalancerID != "" && svc.LoadBalancerID != svc.UID:
-		s.shareKey, s.isJoining = "id "+svc.LoadBalancerID, true
+	case namesAnother:
+		s.shareKey = "id " + svc.LoadBalancerID
+		s.isJoining = true
 	case svc.UID != "":
 		s.shareKey = "id " + svc.UID
 	}
+
 	return s
 }
 
 // isSharing reports whether the Service asks for an address that others have, or offers its own by a sharing key.
-func (s *subject) isSharing() bool { return s.isJoining || s.SharingKey != "" }
+func (s *subject) isSharing() bool {
+	return s.isJoining || s.SharingKey != ""
+}
 
 // digest summarizes the terms that determine with which Services a Service may share an address: what checkCompatible
 // compares, and the ports that it declares. It is cryptographic: otherwise a user could find other terms with the same
@@ -235,8 +263,12 @@ func (s *subject) digest() string {
 	ports := append(make([]lb.Port, 0, 8), s.Ports...)
 	ports = append(ports, s.Unserved...)
 	slices.SortFunc(ports, func(a, b lb.Port) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+		return cmp.Or(
+			cmp.Compare(a.Port, b.Port),
+			cmp.Compare(a.Protocol, b.Protocol),
+		)
 	})
+
 	for _, p := range ports {
 		text = append(text, p.Protocol...)
 		text = strconv.AppendUint(text, uint64(p.Port), 10)
@@ -271,13 +303,16 @@ func (a *assigner) asService(f *lb.FloatingIP) *lb.Service {
 				svc.Internal = true
 			}
 		}
+
 		return svc
 	}
+
 	for _, addr := range slices.Concat(f.Addresses, f.Wanted) {
 		p := a.index.Find(addr)
 		if p != nil {
 			svc.Internal = p.Internal
 		}
 	}
+
 	return svc
 }

@@ -33,17 +33,18 @@ type supply struct {
 func newSupplies(pools []lb.Pool) []*supply {
 	supplies := make([]*supply, len(pools))
 	for i := range pools {
+		p := &pools[i]
 		s := &supply{
-			Pool:     &pools[i],
+			Pool:     p,
 			index:    i,
-			nextFree: make([]netip.Addr, len(pools[i].Ranges)),
 			released: map[lb.Family][]releaseRecord{},
 			passed:   map[lb.Family]int{},
-			counts:   Usage{Pool: pools[i].Name},
+			counts:   Usage{Pool: p.Name},
 		}
-		for j, r := range pools[i].Ranges {
-			s.nextFree[j] = r.From
+		for _, r := range p.Ranges {
+			s.nextFree = append(s.nextFree, r.From)
 		}
+
 		supplies[i] = s
 	}
 
@@ -67,14 +68,19 @@ func priority(p *lb.Pool) int {
 
 // openness returns 0 for a pool that is restricted to some Services, and 1 for others.
 func openness(p *lb.Pool) int {
-	if p.Allocation != nil && (p.Allocation.ByNamespace || len(p.Allocation.ServiceSelectors) > 0) {
+	al := p.Allocation
+	isRestricted := al != nil && (al.ByNamespace || len(al.ServiceSelectors) > 0)
+	if isRestricted {
 		return 0
 	}
+
 	return 1
 }
 
 // quoted returns the name of the pool as the beginning of a message.
-func (s *supply) quoted() string { return fmt.Sprintf("pool %q ", s.Name) }
+func (s *supply) quoted() string {
+	return fmt.Sprintf("pool %q ", s.Name)
+}
 
 // kindMismatch returns the reason why the pool is not of the kind that the subject requests, or "".
 func (s *supply) kindMismatch(subject *subject) string {
@@ -86,11 +92,13 @@ func (s *supply) kindMismatch(subject *subject) string {
 	case subject.Class != "" && !slices.Contains(s.Classes, subject.Class):
 		return "does not serve class " + subject.Class
 	}
+
 	for _, w := range subject.PoolWishes {
 		if !slices.Contains(w.Pools, s.Name) {
 			return "is not of " + w.Text
 		}
 	}
+
 	return ""
 }
 
@@ -100,13 +108,18 @@ func (a *assigner) poolRefusal(p *supply, s *subject, isRequested bool) string {
 	if p.Deleting {
 		return "is being deleted"
 	}
-	if why := p.kindMismatch(s); why != "" {
-		return why
+
+	mismatch := p.kindMismatch(s)
+	if mismatch != "" {
+		return mismatch
 	}
+
 	if !isRequested && !p.AutoAssign {
 		return "has autoAssign off"
 	}
-	if !isRequested && len(p.Classes) > 0 && s.Class == "" {
+
+	namesNoClass := len(p.Classes) > 0 && s.Class == ""
+	if !isRequested && namesNoClass {
 		return "serves only those that name its class"
 	}
 
@@ -119,6 +132,7 @@ func (a *assigner) poolRefusal(p *supply, s *subject, isRequested bool) string {
 	case len(al.ServiceSelectors) > 0 && !lb.MatchesAny(al.ServiceSelectors, s.Labels):
 		return "does not serve the Service's labels"
 	}
+
 	return ""
 }
 
@@ -136,7 +150,8 @@ func allowsNamespace(al *lb.Allocation, name string, namespaces map[string]map[s
 // labels. A Service may be seen before its namespace, and would permanently keep the address of a pool that is not
 // meant for it.
 func (a *assigner) checkNamespace(s *subject) *refusal {
-	if _, ok := a.state.Namespaces[s.Key.Namespace]; ok {
+	_, isKnown := a.state.Namespaces[s.Key.Namespace]
+	if isKnown {
 		return nil
 	}
 
@@ -146,6 +161,7 @@ func (a *assigner) checkNamespace(s *subject) *refusal {
 	if !slices.ContainsFunc(a.supplies, selectsNamespaces) {
 		return nil
 	}
+
 	return refuse(lb.NoPool, "namespace %q is not known yet, and pools select namespaces by their labels",
 		s.Key.Namespace)
 }
@@ -176,12 +192,15 @@ func (s *supply) lowestFree(
 			_, isTaken := taken[addr]
 			_, isReleased := released[addr]
 			_, isForeign := slices.BinarySearchFunc(foreign, addr, netip.Addr.Compare)
-			if !isTaken && !isReleased && !isForeign && !s.isBuggy(addr) {
+			isUnused := !isTaken && !isReleased && !isForeign
+			if isUnused && !s.isBuggy(addr) {
 				return addr, true
 			}
+
 			s.nextFree[i] = addr.Next()
 		}
 	}
+
 	return netip.Addr{}, false
 }
 
@@ -197,7 +216,9 @@ func (s *supply) searchFrom(addr netip.Addr) {
 
 // avoids reports whether the pool does not assign the address: it belongs to the cluster, or old routers treat it as a
 // network or broadcast address.
-func (s *supply) avoids(addr netip.Addr) bool { return s.Withheld.Find(addr) != "" || s.isBuggy(addr) }
+func (s *supply) avoids(addr netip.Addr) bool {
+	return s.Withheld.Find(addr) != "" || s.isBuggy(addr)
+}
 
 // isBuggy reports whether the pool avoids the address because it ends in .0 or .255.
 func (s *supply) isBuggy(addr netip.Addr) bool {
@@ -218,29 +239,43 @@ func (s *supply) size(family lb.Family) int64 {
 		if lb.FamilyOf(r.From) != family {
 			continue
 		}
+
 		all = min(all+countAddresses(r), maxCounted)
 		if s.AvoidBuggyIPs && r.From.Is4() {
 			all -= countBuggy(r)
 		}
 	}
+
 	return all
 }
 
 // countAddresses returns the number of addresses of the range, up to maxCounted-1.
 func countAddresses(r lb.Range) int64 {
-	from, to := r.From.As16(), r.To.As16()
-	low, borrow := bits.Sub64(binary.BigEndian.Uint64(to[8:]), binary.BigEndian.Uint64(from[8:]), 0)
-	high, _ := bits.Sub64(binary.BigEndian.Uint64(to[:8]), binary.BigEndian.Uint64(from[:8]), borrow)
+	fromHigh, fromLow := halves(r.From)
+	toHigh, toLow := halves(r.To)
+	low, borrow := bits.Sub64(toLow, fromLow, 0)
+	high, _ := bits.Sub64(toHigh, fromHigh, borrow)
 	if high > 0 || low >= maxCounted {
 		return maxCounted - 1
 	}
+
 	return int64(low) + 1
+}
+
+// halves returns an address as two numbers. An IPv4 address is mapped to IPv6.
+func halves(a netip.Addr) (high, low uint64) {
+	b := a.As16()
+	return binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
 }
 
 // countBuggy returns the number of IPv4 addresses of the range that end in .0 or .255.
 func countBuggy(r lb.Range) int64 {
-	// countBelow counts those among the first n addresses.
-	countBelow := func(n int64) int64 { return (n+255)/256 + n/256 }
+	// countBelow counts these among the first n addresses.
+	countBelow := func(n int64) int64 {
+		endIn0 := (n + 255) / 256
+		endIn255 := n / 256
+		return endIn0 + endIn255
+	}
 	number := func(a netip.Addr) int64 {
 		b := a.As4()
 		return int64(binary.BigEndian.Uint32(b[:]))

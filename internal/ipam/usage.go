@@ -19,7 +19,8 @@ type Usage struct {
 	Retained      []lb.Retention
 	RetainedCount int64
 	// Released are the releases that the pool records, latest first.
-	Released          []lb.Release
+	Released []lb.Release
+	// ReleasedForgotten counts the releases that were too many to be recorded.
 	ReleasedForgotten int64
 	// HandOver counts the records that another pool, which took over addresses of this one, has not written yet: the
 	// records of their holders, and releases.
@@ -29,12 +30,15 @@ type Usage struct {
 }
 
 // Held returns the number of addresses that are held and lie in the pool, or are retained.
-func (u *Usage) Held() int64 { return u.IPv4.Assigned + u.IPv6.Assigned + u.RetainedCount }
+func (u *Usage) Held() int64 {
+	return u.IPv4.Assigned + u.IPv6.Assigned + u.RetainedCount
+}
 
 // InUse reports whether something would be lost if the pool were deleted. The releases that it records are lost only if
 // no pool takes over its addresses, which is known once it is being deleted.
 func (u *Usage) InUse(isDeleting bool) bool {
-	return u.Held() > 0 || u.HandOver > 0 || !isDeleting && len(u.Released) > 0
+	hasReleases := !isDeleting && len(u.Released) > 0
+	return hasReleases || u.Held() > 0 || u.HandOver > 0
 }
 
 // countsOf returns the counts of a family.
@@ -59,10 +63,14 @@ func (u *Usage) addHolder(t addressHolders) {
 	}
 }
 
-// Counts are the numbers of addresses of a family that are held, can still be assigned, and wait for reuseDelay. They
-// are at most 2^62.
+// Counts are the numbers of addresses of a family. They are at most 2^62.
 type Counts struct {
-	Assigned, Available, Quarantined int64
+	// Assigned counts the addresses that are held.
+	Assigned int64
+	// Available counts the addresses that can still be assigned.
+	Available int64
+	// Quarantined counts the addresses that wait for reuseDelay.
+	Quarantined int64
 }
 
 // usage returns the Usage of all pools. An address that an object has in its status, or may have got, is not available
@@ -86,18 +94,24 @@ func (a *assigner) usage() []Usage {
 			}
 		}
 	}
+
 	a.addRetained(out)
 	return out
 }
 
 // addDeletingHolders lists the holders of addresses of pools that are being deleted.
 func (a *assigner) addDeletingHolders(out []Usage) {
-	if !slices.ContainsFunc(a.supplies, func(s *supply) bool { return s.Deleting }) {
+	isDeleting := func(s *supply) bool { return s.Deleting }
+	if !slices.ContainsFunc(a.supplies, isDeleting) {
 		return
 	}
+
 	for addr, t := range a.holders {
 		s := a.index.Find(addr)
-		if s != nil && s.Deleting && t.isHeld() {
+		if s == nil || !s.Deleting {
+			continue
+		}
+		if t.isHeld() {
 			out[s.index].addHolder(t)
 		}
 	}
@@ -111,7 +125,9 @@ func (a *assigner) countQuarantined(out []Usage) {
 		if s == nil || isTaken || s.avoids(addr) {
 			continue
 		}
-		if a.state.Now.Before(a.releases.reservedUntil(addr, s)) {
+
+		until := a.releases.reservedUntil(addr, s)
+		if a.state.Now.Before(until) {
 			counts := out[s.index].countsOf(lb.FamilyOf(addr))
 			counts.Quarantined++
 			counts.Available--
@@ -122,11 +138,13 @@ func (a *assigner) countQuarantined(out []Usage) {
 // addRetained lists the held addresses that came from a pool and lie in no pool now, and counts those that lie in
 // another pool.
 func (a *assigner) addRetained(out []Usage) {
-	index, since := map[string]int{}, map[lb.Retention]lb.Retention{}
+	index := map[string]int{}
+	recorded := map[lb.Retention]lb.Retention{} // by address and holder
 	for i, p := range a.state.Pools {
 		index[p.Name] = i
 		for _, r := range p.Retained {
-			since[lb.Retention{Address: r.Address, Holder: r.Holder}] = r
+			key := lb.Retention{Address: r.Address, Holder: r.Holder}
+			recorded[key] = r
 		}
 	}
 
@@ -137,31 +155,40 @@ func (a *assigner) addRetained(out []Usage) {
 			if !addr.IsValid() || !ok {
 				continue
 			}
+
 			pool := a.index.Find(addr)
-			if pool != nil {
-				if pool.index != origin {
-					out[origin].HandOver++
-				}
+			isHandedOver := pool != nil && pool.index != origin
+			if isHandedOver {
+				out[origin].HandOver++
+			}
+			if pool != nil || isListed[addr] {
 				continue
 			}
-			if isListed[addr] {
-				continue
-			}
+
 			isListed[addr] = true
 
-			r, ok := since[lb.Retention{Address: addr, Holder: s.Key}]
-			if !ok {
-				r = lb.Retention{Address: addr, Holder: s.Key, Since: a.state.Now}
+			retention := lb.Retention{Address: addr, Holder: s.Key}
+			if r, ok := recorded[retention]; ok {
+				retention = r
+			} else {
+				retention.Since = a.state.Now
 				a.releases.usesClock = true
 			}
-			out[origin].Retained = append(out[origin].Retained, r)
+
+			out[origin].Retained = append(out[origin].Retained, retention)
 		}
 	}
 
 	for i := range out {
-		u := &out[i]
-		slices.SortFunc(u.Retained, func(a, b lb.Retention) int { return a.Address.Compare(b.Address) })
-		u.RetainedCount = int64(len(u.Retained))
-		u.Retained = u.Retained[:min(maxReleases, len(u.Retained))]
+		out[i].limitRetained()
 	}
+}
+
+// limitRetained orders the retained addresses, counts them, and bounds their list.
+func (u *Usage) limitRetained() {
+	slices.SortFunc(u.Retained, func(a, b lb.Retention) int {
+		return a.Address.Compare(b.Address)
+	})
+	u.RetainedCount = int64(len(u.Retained))
+	u.Retained = u.Retained[:min(maxReleases, len(u.Retained))]
 }

@@ -22,7 +22,8 @@ func (a *assigner) requested(s *subject) (wants perFamily, r *refusal) {
 	}
 
 	if s.FloatingIP != "" {
-		if r := a.requestClaimed(s, &wants); r != nil {
+		r = a.requestClaimed(s, &wants)
+		if r != nil {
 			return wants, r
 		}
 	}
@@ -30,20 +31,28 @@ func (a *assigner) requested(s *subject) (wants perFamily, r *refusal) {
 	for _, fip := range a.dedicated[s.Key] {
 		for _, addr := range fip.held {
 			f := s.family(addr)
-			if f < 0 || wants[f].IsValid() {
+			isOpen := f >= 0 && !wants[f].IsValid()
+			if !isOpen {
 				continue
 			}
-			if !fip.fip.Deleting || s.holds(addr) {
+
+			mayUse := !fip.fip.Deleting || s.holds(addr)
+			if mayUse {
 				wants[f] = addr
 			}
 		}
 	}
+
 	return wants, nil
 }
 
 // requestClaimed adds the addresses of the FloatingIP that the Service names.
 func (a *assigner) requestClaimed(s *subject, wants *perFamily) *refusal {
-	fip := a.floatingByKey[lb.Key{Namespace: s.Key.Namespace, Name: s.FloatingIP}]
+	key := lb.Key{Namespace: s.Key.Namespace, Name: s.FloatingIP}
+	fip := a.floatingByKey[key]
+	isOfFloating := func(f lb.Family) bool {
+		return slices.Contains(fip.Families, f)
+	}
 	switch {
 	case fip == nil:
 		return refuse(lb.FloatingIPUnknown, "claims FloatingIP %q, which namespace %q does not have",
@@ -52,7 +61,7 @@ func (a *assigner) requestClaimed(s *subject, wants *perFamily) *refusal {
 		return refuse(lb.FloatingIPInUse,
 			"claims FloatingIP %q, whose spec.serviceName gives it to Service %q, which exists",
 			s.FloatingIP, fip.fip.ServiceName)
-	case !slices.ContainsFunc(s.Families, func(f lb.Family) bool { return slices.Contains(fip.Families, f) }):
+	case !slices.ContainsFunc(s.Families, isOfFloating):
 		return refuse(lb.InvalidRequest, "claims FloatingIP %q, which is not of the Service's families", s.FloatingIP)
 	}
 
@@ -73,8 +82,10 @@ func (a *assigner) requestClaimed(s *subject, wants *perFamily) *refusal {
 			return refuse(lb.InvalidRequest, "asks for %s and claims FloatingIP %q, which owns %s",
 				wants[i], s.FloatingIP, addr)
 		}
+
 		wants[i] = addr
 	}
+
 	return nil
 }
 
@@ -94,9 +105,12 @@ func (a *assigner) checkRequest(s *subject, addr netip.Addr) *refusal {
 			return r
 		}
 	}
-	if poolRefusal := a.checkRequestedPool(s, addr, pool); poolRefusal != nil {
+
+	poolRefusal := a.checkRequestedPool(s, addr, pool)
+	if poolRefusal != nil {
 		return poolRefusal
 	}
+
 	return r
 }
 
@@ -110,15 +124,20 @@ func (a *assigner) checkRequestedPool(s *subject, addr netip.Addr, pool *supply)
 			"asks for %s and for pool %q, but the address is in pool %q: ask for one of the two",
 			addr, s.RequestedPool, pool.Name)
 	}
-	if why := a.poolRefusal(pool, s, true); why != "" {
+
+	why := a.poolRefusal(pool, s, true)
+	if why != "" {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q %s", addr, pool.Name, why)
 	}
-	if owner := pool.Withheld.Find(addr); owner != "" {
+
+	owner := pool.Withheld.Find(addr)
+	if owner != "" {
 		return refuse(lb.PoolNotAllowed, "asks for %s, which belongs to %s", addr, owner)
 	}
 	if pool.avoids(addr) {
 		return refuse(lb.PoolNotAllowed, "asks for %s, but pool %q has avoidBuggyIPs on", addr, pool.Name)
 	}
+
 	return nil
 }
 
@@ -128,8 +147,10 @@ func (a *assigner) checkClaim(s, fip *subject, addr netip.Addr, pool *supply) *r
 	if fip.fip.Deleting {
 		return refuse(lb.FloatingIPDeleting, "asks for %s of FloatingIP %q, which is being deleted", addr, fip.Key.Name)
 	}
+
 	if pool != nil {
-		if why := pool.kindMismatch(s); why != "" {
+		why := pool.kindMismatch(s)
+		if why != "" {
 			return refuse(lb.PoolNotAllowed, "claims FloatingIP %q with %s, but pool %q %s",
 				fip.Key.Name, addr, pool.Name, why)
 		}
@@ -139,9 +160,11 @@ func (a *assigner) checkClaim(s, fip *subject, addr netip.Addr, pool *supply) *r
 	if r == nil {
 		return nil
 	}
+
 	reason := r.reason
 	if reason == lb.AddressInUse {
 		reason = lb.FloatingIPInUse
 	}
+
 	return refuse(reason, "claims FloatingIP %q with %s, %s", fip.Key.Name, addr, r.message)
 }
