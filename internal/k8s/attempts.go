@@ -31,6 +31,7 @@ const maxConcurrentWrites = 6
 // or to another version of the object, is sent at once. Entries expire, since the object may be gone.
 type attempts struct{ failed *cache.Expiring }
 
+// newAttempts returns attempts without a failed write.
 func newAttempts() attempts { return attempts{cache.NewExpiring()} }
 
 // failedAttempt is a write that failed.
@@ -49,6 +50,7 @@ type deferredError struct {
 	last error
 }
 
+// Error returns the time before which the write is not sent.
 func (e *deferredError) Error() string {
 	return "not written before " + e.until.Format(time.RFC3339) + ", since it has just failed"
 }
@@ -63,6 +65,7 @@ func Wait(err error) time.Duration {
 	case Overtaken(err):
 		return retryWait
 	}
+
 	return 0
 }
 
@@ -78,25 +81,31 @@ func Denied(err error) (reason string, denied bool) {
 	if !errors.As(deferred.last, &status) {
 		return "", false
 	}
+
 	return status.Status().Message, true
 }
 
 // isDecision reports whether an error is a decision about the object that was sent.
 func isDecision(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+	return apierrors.IsForbidden(err) ||
+		apierrors.IsInvalid(err) ||
+		apierrors.IsBadRequest(err)
 }
 
-// timestamps matches the strings in an encoded object that are times. They tell when something was decided, not what.
+// timestamps matches the times in an encoded object. A write with another time of a decision has the same content.
 var timestamps = regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`)
 
 // attempt sends a write of this object, unless the same write has just failed.
 func (a attempts) attempt(ctx context.Context, object string, body []byte, send func() error) error {
-	digest := func() uint64 { return maphash.Bytes(interned.seed, timestamps.ReplaceAllLiteral(body, nil)) }
+	digest := func() uint64 {
+		content := timestamps.ReplaceAllLiteral(body, nil)
+		return maphash.Bytes(interned.seed, content)
+	}
 	value, ok := a.failed.Get(object)
 	last, _ := value.(failedAttempt)
 	isRepeated := ok && last.content == digest()
 	if isRepeated && time.Now().Before(last.until) {
-		return fmt.Errorf("%s: %w", object, &deferredError{last.until, last.err})
+		return fmt.Errorf("%s: %w", object, &deferredError{until: last.until, last: last.err})
 	}
 
 	err := send()
@@ -104,6 +113,7 @@ func (a attempts) attempt(ctx context.Context, object string, body []byte, send 
 		a.failed.Delete(object)
 		return nil
 	}
+
 	wasNotSent := errors.Is(err, errLeaseLapsed) || ctx.Err() != nil
 	if wasNotSent {
 		return err
@@ -113,11 +123,18 @@ func (a attempts) attempt(ctx context.Context, object string, body []byte, send 
 	if isRepeated {
 		wait = min(2*last.wait, maxRetryWait)
 	}
-	a.failed.Set(object, failedAttempt{digest(), wait, time.Now().Add(wait), err}, wait+maxRetryWait)
+
+	failed := failedAttempt{
+		content: digest(),
+		wait:    wait,
+		until:   time.Now().Add(wait),
+		err:     err,
+	}
+	a.failed.Set(object, failed, wait+maxRetryWait)
 	return err
 }
 
-// Each runs write for every one of so many items, some concurrently, and joins the errors. A Lease that is not renewed
+// Each calls write for each of a number of items, some concurrently, and joins the errors. A Lease that is not renewed
 // is one error for all items. Writes that another client overtook, or that have just failed, are no errors: again is
 // the time to repeat them, zero for none.
 func (k *Cluster) Each(
@@ -140,8 +157,10 @@ func (k *Cluster) Each(
 			errs[i] = nil
 			again = lb.Sooner(again, time.Now().Add(wait))
 		case errors.Is(err, errLeaseLapsed):
-			errs[i], lapsed = nil, errLeaseLapsed
+			errs[i] = nil
+			lapsed = errLeaseLapsed
 		}
 	}
+
 	return again, errors.Join(append(errs, lapsed)...)
 }

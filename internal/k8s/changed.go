@@ -14,26 +14,41 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Most changes of objects change no decision. The functions same… report whether two versions of an object lead to
-// the same decision. A version is nil if the object was just created or deleted.
+// Most changes of objects change no decision. The functions below report whether two versions of an object lead to the
+// same decision. A version is nil if the object was just created or deleted.
 
+// sameNamespace compares the labels.
 func sameNamespace(a, b *corev1.Namespace) bool {
 	return a != nil && b != nil && maps.Equal(a.Labels, b.Labels)
 }
 
+// sameSecret compares the content.
 func sameSecret(a, b *corev1.Secret) bool {
-	return a != nil && b != nil && a.Type == b.Type && reflect.DeepEqual(a.Data, b.Data)
+	return a != nil &&
+		b != nil &&
+		a.Type == b.Type &&
+		reflect.DeepEqual(a.Data, b.Data)
 }
 
+// samePod compares the address of the node, and whether the pod is being deleted.
 func samePod(a, b *corev1.Pod) bool {
-	return a != nil && b != nil && a.Status.HostIP == b.Status.HostIP && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
+	return a != nil &&
+		b != nil &&
+		a.Status.HostIP == b.Status.HostIP &&
+		a.DeletionTimestamp.Equal(b.DeletionTimestamp)
 }
 
 // sameConfig ignores the status, which the controller writes.
 func sameConfig[T object](a, b T) bool {
 	var none T
-	return a != none && b != none && a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() &&
-		maps.Equal(a.GetLabels(), b.GetLabels()) && maps.Equal(a.GetAnnotations(), b.GetAnnotations()) &&
+	if a == none || b == none {
+		return false
+	}
+
+	return a.GetUID() == b.GetUID() &&
+		a.GetGeneration() == b.GetGeneration() &&
+		maps.Equal(a.GetLabels(), b.GetLabels()) &&
+		maps.Equal(a.GetAnnotations(), b.GetAnnotations()) &&
 		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
 }
 
@@ -62,7 +77,9 @@ var speakerConditions = []string{
 // speakers write. If a Service was released or has another type, each version matters as long as it has such
 // conditions, because the controller removes them.
 func toController(s *corev1.Service) uint64 {
-	isBySpeaker := func(c metav1.Condition) bool { return slices.Contains(speakerConditions, c.Type) }
+	isBySpeaker := func(c metav1.Condition) bool {
+		return slices.Contains(speakerConditions, c.Type)
+	}
 	relevant := corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			UID:               s.UID,
@@ -81,15 +98,20 @@ func toController(s *corev1.Service) uint64 {
 	isLeaving := s.Spec.Type != corev1.ServiceTypeLoadBalancer || Released(s)
 	hasSpeakerConditions := len(relevant.Status.Conditions) < len(s.Status.Conditions)
 	if isLeaving && hasSpeakerConditions {
-		relevant.Status.Conditions, relevant.ResourceVersion = s.Status.Conditions, s.ResourceVersion
+		relevant.Status.Conditions = s.Status.Conditions
+		relevant.ResourceVersion = s.ResourceVersion
 	}
+
 	return digest(&relevant)
 }
 
 // sameEndpoints ignores parts that matter to no decision, and the endpoints of a Service without an address: the
 // assignment of an address kicks anyway.
 func (k *Cluster) sameEndpoints(a, b heldSlice) bool {
-	return sameExceptVersion(a, b) || !k.serves(b) && !k.serves(a)
+	if sameExceptVersion(a, b) {
+		return true
+	}
+	return !k.serves(b) && !k.serves(a)
 }
 
 // serves reports whether the endpoints belong to a Service with an address, or are the proxies.
@@ -97,6 +119,7 @@ func (k *Cluster) serves(slice heldSlice) bool {
 	if slice == nil {
 		return false
 	}
+
 	service := config.ServiceOf(slice.Read())
 	if service == k.config.Proxies {
 		return true

@@ -18,8 +18,11 @@ type serverClock struct {
 }
 
 // wrap returns a transport that reads the dates of all answers.
-func (c *serverClock) wrap(next http.RoundTripper) http.RoundTripper { return datedTransport{next, c} }
+func (c *serverClock) wrap(next http.RoundTripper) http.RoundTripper {
+	return datedTransport{next: next, clock: c}
+}
 
+// datedTransport reads the dates of all answers.
 type datedTransport struct {
 	next  http.RoundTripper
 	clock *serverClock
@@ -32,10 +35,12 @@ func (d datedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 
-	if at, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+	at, err := http.ParseTime(answer.Header.Get("Date"))
+	if err == nil {
 		ahead := time.Until(at)
 		d.clock.ahead.Store(&ahead)
 	}
+
 	return answer, nil
 }
 
@@ -58,11 +63,13 @@ func ReportTime(s *v1beta1.SpeakerState) (at time.Time) {
 		if m.Time == nil || m.FieldsV1 == nil {
 			continue
 		}
+
 		isReport := strings.Contains(m.FieldsV1.GetRawString(), observedField)
 		if isReport && m.Time.After(at) {
 			at = m.Time.Time
 		}
 	}
+
 	return at
 }
 

@@ -26,11 +26,7 @@ import (
 	"golang.org/x/time/rate"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/tools/cache"
 )
 
 // UninstallMark is the annotation on the speakers' DaemonSet that orders every daemon to clean up and stop. It is
@@ -50,13 +46,13 @@ type Config struct {
 	Node string
 	// Proxies is the Service of the proxies, whose endpoints a decision may depend on; zero for none.
 	Proxies lb.Key
-	// Speaker reports whether it is for a speaker, which also needs endpoints and the pods of the other speakers.
+	// Speaker reports whether the Cluster is for a speaker, which also needs endpoints and the pods of the other speakers.
 	Speaker bool
 	// Kick is called after every change that can change a decision.
 	Kick func()
 	// KickStates is called after every change of a SpeakerState. Only a controller watches these.
 	KickStates func()
-	// Proxy reports whether it is for the agent of a proxy, which has no right to read more than it needs.
+	// Proxy reports whether the Cluster is for the agent of a proxy, which has no right to read more than it needs.
 	Proxy bool
 	// Endpoints makes a controller watch endpoints too, to withdraw endpoints on dead nodes.
 	Endpoints bool
@@ -119,114 +115,64 @@ func New(clients Clients, c Config) *Cluster {
 		attempts: newAttempts(),
 		egress:   egressViews{wanted: make(chan struct{})},
 	}
-	core := clients.kube.core
-	watch(k, &k.nodes, core, "nodes", "", nil, nil, c.Kick)
-	watchPools(k)
-	if !c.Speaker {
-		watch(k, &k.namespaces, core, "namespaces", "", nil, sameNamespace, c.Kick)
-	}
-	if !c.Proxy {
-		own := fields.OneTermEqualSelector("metadata.name", c.DaemonSet).String()
-		// The selector keeps the other Secrets of the namespace out of memory.
-		basicAuth := fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth)).String()
-		onlyBasicAuth := func(o *metav1.ListOptions) { o.FieldSelector = basicAuth }
-		watch(k, &k.secrets, core, "secrets", c.Namespace, onlyBasicAuth, sameSecret, c.Kick)
-		onlyOwn := func(o *metav1.ListOptions) { o.FieldSelector = own }
-		watch(k, &k.daemonSets, clients.kube.apps, "daemonsets", c.Namespace, onlyOwn, nil, c.Kick)
-		watchConfig(k, &k.l2Advertisements, "l2advertisements")
-		watchConfig(k, &k.bgpAdvertisements, "bgpadvertisements")
-		watchConfig(k, &k.peers, "bgppeers")
-		watchConfig(k, &k.bfdProfiles, "bfdprofiles")
-		watchConfig(k, &k.communities, "communities")
-	}
-	if c.Speaker {
-		speakers := func(o *metav1.ListOptions) { o.LabelSelector = SpeakerLabels }
-		watch(k, &k.pods, core, "pods", c.Namespace, speakers, samePod, c.Kick)
-	}
-	if c.isController() {
+	watch(k, &k.nodes, watchOptions[*corev1.Node]{
+		client:   clients.kube.core,
+		resource: "nodes",
+		kick:     c.Kick,
+	})
+	watchConfig(k, &k.pools, "ipaddresspools", samePool)
+
+	switch {
+	case c.Speaker:
+		k.watchCommon()
+		k.watchAsSpeaker()
+	case c.Proxy:
+		k.watchNamespaces()
+		k.watchServices(decides)
+		k.watchEndpoints(k.packSlice, k.sameEndpoints, c.Kick)
+	default:
+		k.watchNamespaces()
+		k.watchCommon()
 		k.watchAsController()
-		return k
 	}
-	watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packServices(decides), k.sameHeld, c.Kick)
-	k.watchEndpoints(k.packSlice, k.sameEndpoints, c.Kick)
-	if c.Speaker && c.Node != "" {
-		k.watchEgressAsSpeaker()
-	}
+
 	return k
 }
 
-// isController reports whether it is for a controller, which writes statuses and watches them too.
+// isController reports whether the Cluster is for a controller, which writes statuses and watches them too.
 func (c Config) isController() bool { return !c.Speaker && !c.Proxy }
-
-// watchAsController watches the kinds that only a controller needs, and Services as a controller needs them.
-func (k *Cluster) watchAsController() {
-	core := k.clients.kube.core
-	packService := packServices(toController)
-	watchAs(k, &k.services, core, "services", "", nil, &corev1.Service{}, packService, k.sameHeld, k.config.Kick)
-	watchConfig(k, &k.floatingIPs, "floatingips")
-	watchConfig(k, &k.memories, "poolmemories")
-	watchConfig(k, &k.allocations, "egressallocations")
-	k.watchEgressPods(func(*metav1.ListOptions) {})
-	watch(k, &k.speakerStates, k.clients.holdfast, speakerStates, "", nil, nil, k.config.KickStates)
-
-	packSlice := packPods
-	if k.config.Proxies != (lb.Key{}) {
-		packSlice = pack[discoveryv1.EndpointSlice]
-	}
-	if k.config.Endpoints {
-		// Changes do not kick: endpoints are read when a node is dead, and from time to time for proxied Services.
-		k.watchEndpoints(packSlice, nil, func() {})
-	}
-}
-
-// watchEndpoints watches EndpointSlices.
-func (k *Cluster) watchEndpoints(transform cache.TransformFunc, same func(old, new heldSlice) bool, kick func()) {
-	client, example := k.clients.kube.discovery, &discoveryv1.EndpointSlice{}
-	watchAs(k, &k.endpointSlices, client, "endpointslices", "", nil, example, transform, same, kick)
-}
-
-// watchConfig watches a kind of holdfast.dev.
-func watchConfig[T object](k *Cluster, view **View[T], resource string) {
-	same := sameConfig[T]
-	if k.config.isController() {
-		same = nil
-	}
-	watch(k, view, k.clients.holdfast, resource, "", nil, same, k.config.Kick)
-}
-
-// watchPools watches the pools. Speakers also read the guarded ranges in their status.
-func watchPools(k *Cluster) {
-	same := samePool
-	if k.config.isController() {
-		same = nil
-	}
-	watch(k, &k.pools, k.clients.holdfast, "ipaddresspools", "", nil, same, k.config.Kick)
-}
 
 // Run watches until ctx is cancelled, and returns nil. Broken watches resume by themselves.
 func (k *Cluster) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error {
-		k.events.run(ctx, eventSink{kindOf[corev1.Event](k.clients.paced, "events")}, k.InBurst)
+		sink := eventSink{kindOf[corev1.Event](k.clients.paced, "events")}
+		k.events.run(ctx, sink, k.InBurst)
 		return nil
 	})
 	for _, v := range k.views {
 		if k.egress.isLate(v) {
 			continue
 		}
+
 		group.Go(func() error {
 			v.run(ctx)
 			return nil
 		})
 	}
+
 	group.Go(func() error { return k.runLate(ctx) })
 	if k.config.isController() {
-		group.Go(func() error { return k.serviceCIDRs.run(ctx, k) })
+		group.Go(func() error {
+			return k.serviceCIDRs.run(ctx, k)
+		})
 	}
+
 	if k.WaitForSync(ctx) == nil {
 		k.synced.Store(true)
 		k.config.Kick()
 	}
+
 	return group.Wait()
 }
 
@@ -239,20 +185,25 @@ func (k *Cluster) Synced() bool { return k.synced.Load() }
 // connections, only for some seconds.
 func (k *Cluster) WaitForSync(ctx context.Context) error {
 	for _, v := range k.views {
-		mustWait := v != k.speakerStates && v != k.secrets && !k.egress.isLate(v)
+		mustWait := v != k.speakerStates &&
+			v != k.secrets &&
+			!k.egress.isLate(v)
 		if mustWait && !v.waitForSync(ctx) {
 			return ctx.Err()
 		}
 	}
+
 	if k.config.Speaker {
 		k.waitForEgress(ctx)
 	}
+
 	if k.secrets != nil {
 		// Layer 2 must not depend on the right to read Secrets.
 		secretsCtx, cancel := context.WithTimeout(ctx, secretsTimeout)
 		defer cancel()
 		k.secrets.waitForSync(secretsCtx)
 	}
+
 	return ctx.Err()
 }
 
@@ -267,19 +218,26 @@ func (k *Cluster) WaitForSpeakerStates(ctx context.Context) error {
 }
 
 // Refresh lists Services, namespaces, FloatingIPs, pools, PoolMemories and EgressAllocations from the API server
-// itself, past every cache.
-// It overlays what the watch does not show yet. A new leader needs it, because it must not repeat its predecessor's
-// last decisions. Nor must it assign addresses that a FloatingIP has just got or whose release was just recorded, or
-// addresses of pools that do not serve a Service's namespace.
+// itself, past every cache. It overlays what the watch does not show yet.
+//
+// A new leader needs it, because it must not repeat its predecessor's last decisions. Nor must it assign addresses that
+// a FloatingIP has just got or whose release was just recorded, or addresses of pools that do not serve a Service's
+// namespace.
 func (k *Cluster) Refresh(ctx context.Context) error {
-	for _, refresh := range []func(context.Context) error{
-		k.services.refresh, k.namespaces.refresh, k.pools.refresh, k.memories.refresh, k.floatingIPs.refresh,
+	all := []func(context.Context) error{
+		k.services.refresh,
+		k.namespaces.refresh,
+		k.pools.refresh,
+		k.memories.refresh,
+		k.floatingIPs.refresh,
 		k.allocations.refresh,
-	} {
+	}
+	for _, refresh := range all {
 		if err := refresh(ctx); err != nil {
 			return err
 		}
 	}
+
 	k.serviceCIDRs.refresh(ctx, k)
 	return nil
 }
@@ -308,6 +266,7 @@ func (k *Cluster) Objects() config.Objects {
 	if k.config.Speaker || k.config.Proxies != (lb.Key{}) {
 		o.HeldSlices = k.endpointSlices.Map()
 	}
+
 	return o
 }
 
@@ -338,7 +297,9 @@ func (k *Cluster) Services() func(lb.Key) *corev1.Service {
 }
 
 // Nodes returns all Nodes.
-func (k *Cluster) Nodes() []*corev1.Node { return k.nodes.List() }
+func (k *Cluster) Nodes() []*corev1.Node {
+	return k.nodes.List()
+}
 
 // Uninstalling reports whether the speakers' DaemonSet has the uninstall mark, or had it when it was deleted. Daemons
 // outlive the DaemonSet for a moment, and must not resume work then.
@@ -351,7 +312,9 @@ func (k *Cluster) Uninstalling() bool {
 
 // WaitUninstalling blocks until Uninstalling returns the wanted result, or returns the error of ctx.
 func (k *Cluster) WaitUninstalling(ctx context.Context, want bool) error {
-	isDone := func(context.Context) (bool, error) { return k.Uninstalling() == want, nil }
+	isDone := func(context.Context) (bool, error) {
+		return k.Uninstalling() == want, nil
+	}
 	return wait.PollUntilContextCancel(ctx, markInterval, true, isDone)
 }
 
@@ -376,27 +339,40 @@ func (k *Cluster) speakerPods() *speakerPods {
 		return last
 	}
 
-	s := &speakerPods{pods, map[string]netip.Addr{}, map[string]bool{}}
+	s := &speakerPods{
+		pods:      pods,
+		addresses: map[string]netip.Addr{},
+		stopping:  map[string]bool{},
+	}
 	for _, p := range pods {
 		node := p.Spec.NodeName
 		a, err := netip.ParseAddr(p.Status.HostIP)
 		if err == nil && node != "" {
 			s.addresses[node] = a
 		}
+
 		areOthersStopping, hasOthers := s.stopping[node]
-		s.stopping[node] = p.DeletionTimestamp != nil && (areOthersStopping || !hasOthers)
+		isStopping := p.DeletionTimestamp != nil
+		s.stopping[node] = isStopping && (areOthersStopping || !hasOthers)
 	}
-	maps.DeleteFunc(s.stopping, func(_ string, isStopping bool) bool { return !isStopping })
+
+	maps.DeleteFunc(s.stopping, func(_ string, isStopping bool) bool {
+		return !isStopping
+	})
 
 	k.speakers.Store(s)
 	return s
 }
 
 // SpeakerAddresses returns the host addresses of the speakers' pods, by node. The map must not be changed.
-func (k *Cluster) SpeakerAddresses() map[string]netip.Addr { return k.speakerPods().addresses }
+func (k *Cluster) SpeakerAddresses() map[string]netip.Addr {
+	return k.speakerPods().addresses
+}
 
 // StoppingSpeakers returns the names of nodes whose speaker pod is being deleted and has no successor yet.
-func (k *Cluster) StoppingSpeakers() map[string]bool { return maps.Clone(k.speakerPods().stopping) }
+func (k *Cluster) StoppingSpeakers() map[string]bool {
+	return maps.Clone(k.speakerPods().stopping)
+}
 
 const (
 	// burstRate and burstSize bound the Services that get or lose addresses, per second and at once, before that counts as

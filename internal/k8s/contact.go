@@ -31,10 +31,12 @@ type trackedConn struct {
 	lastRead atomic.Pointer[time.Time]
 }
 
+// newContactTracker returns a tracker. The start counts as a contact.
 func newContactTracker() *contactTracker {
 	return &contactTracker{conns: map[*trackedConn]bool{}, last: time.Now()}
 }
 
+// dialer opens a connection.
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // wrap returns a dialer whose connections are tracked.
@@ -65,6 +67,7 @@ func (h *contactTracker) age() time.Duration {
 			h.last = contact
 		}
 	}
+
 	return at.Sub(h.last)
 }
 
@@ -75,6 +78,7 @@ func (c *trackedConn) Read(b []byte) (int, error) {
 		at := time.Now()
 		c.lastRead.Store(&at)
 	}
+
 	return n, err
 }
 
@@ -87,7 +91,7 @@ func (c *trackedConn) Close() error {
 }
 
 // lastContact returns the time at which the other end last acknowledged something, such as a keepalive. If its process
-// owes an answer, it is the time at which that last sent something.
+// owes an answer, lastContact returns the time at which the process last sent something.
 func (c *trackedConn) lastContact(at time.Time) time.Time {
 	read := c.lastRead.Load()
 	if read == nil {
@@ -99,10 +103,12 @@ func (c *trackedConn) lastContact(at time.Time) time.Time {
 	if !ok || at.Sub(contact) >= maxPingInterval {
 		return contact
 	}
+
 	raw, err := tcp.SyscallConn()
 	if err != nil {
 		return contact
 	}
+
 	_ = raw.Control(func(fd uintptr) { // it fails if the connection was closed meanwhile
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err == nil {
@@ -113,4 +119,6 @@ func (c *trackedConn) lastContact(at time.Time) time.Time {
 }
 
 // APIAge returns the time since the last contact with the API server.
-func (k *Cluster) APIAge() time.Duration { return k.clients.contact.age() }
+func (k *Cluster) APIAge() time.Duration {
+	return k.clients.contact.age()
+}

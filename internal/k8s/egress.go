@@ -22,8 +22,9 @@ import (
 // on the right to read pods.
 const egressTimeout = 5 * time.Second
 
-// egressViews are what only outgoing connections need: a watch of all pods is the most expensive one of a cluster. So
-// the late views start when a Service asks that pods send from its addresses, and do not stop before the process does.
+// egressViews are the views that only outgoing connections need: a watch of all pods is the most expensive watch of a
+// cluster. So the late views start when a Service asks that pods send from its addresses, and run until the process
+// ends.
 type egressViews struct {
 	pods *View[*corev1.Pod]
 	// late are the views that start late.
@@ -36,7 +37,9 @@ type egressViews struct {
 }
 
 // isLate reports whether a view starts late.
-func (e *egressViews) isLate(v viewer) bool { return slices.Contains(e.late, v) }
+func (e *egressViews) isLate(v viewer) bool {
+	return slices.Contains(e.late, v)
+}
 
 // observe starts the late views if the Service asks for egress. The Service may be nil.
 func (e *egressViews) observe(s heldService) {
@@ -49,18 +52,26 @@ func (e *egressViews) observe(s heldService) {
 
 // watchEgressAsSpeaker watches the pods of the speaker's node, and the EgressAllocations.
 func (k *Cluster) watchEgressAsSpeaker() {
-	watchConfig(k, &k.allocations, "egressallocations")
+	watchConfig(k, &k.allocations, "egressallocations", sameConfig)
 	k.egress.late = append(k.egress.late, k.allocations)
 
 	own := fields.OneTermEqualSelector("spec.nodeName", k.config.Node).String()
-	k.watchEgressPods(func(o *metav1.ListOptions) { o.FieldSelector = own })
+	k.watchEgressPods(func(o *metav1.ListOptions) {
+		o.FieldSelector = own
+	})
 }
 
-// watchEgressPods watches the pods that may send from an address of a Service.
-func (k *Cluster) watchEgressPods(options func(*metav1.ListOptions)) {
-	view, client := &k.egress.pods, k.clients.kube.core
-	watchAs(k, view, client, "pods", "", options, &corev1.Pod{}, trimEgressPod, k.sameEgressPod, k.config.Kick)
-	k.egress.late = append(k.egress.late, *view)
+// watchEgressPods watches the pods that may send from an address of a Service. A nil restrict restricts nothing.
+func (k *Cluster) watchEgressPods(restrict func(*metav1.ListOptions)) {
+	watch(k, &k.egress.pods, watchOptions[*corev1.Pod]{
+		client:    k.clients.kube.core,
+		resource:  "pods",
+		restrict:  restrict,
+		transform: trimEgressPod,
+		same:      k.sameEgressPod,
+		kick:      k.config.Kick,
+	})
+	k.egress.late = append(k.egress.late, k.egress.pods)
 }
 
 // runLate runs the late views once they are wanted. It kicks when all have synced, even if they show no object.
@@ -68,6 +79,7 @@ func (k *Cluster) runLate(ctx context.Context) error {
 	if len(k.egress.late) == 0 {
 		return nil
 	}
+
 	select {
 	case <-ctx.Done():
 		return nil
@@ -81,19 +93,23 @@ func (k *Cluster) runLate(ctx context.Context) error {
 			return nil
 		})
 	}
+
 	if cache.WaitForCacheSync(ctx.Done(), k.EgressSynced) {
 		k.config.Kick()
 	}
+
 	return group.Wait()
 }
 
 // EgressSynced reports whether the views of pods and EgressAllocations show all objects that existed when they started.
-// They start when a Service asks for egress. Until then no decision may be based on the pods that are not there.
+// They start when a Service asks for egress. Until then no decision may be based on missing pods.
 func (k *Cluster) EgressSynced() bool {
-	return k.egress.pods != nil && k.egress.pods.hasSynced() && k.allocations.hasSynced()
+	return k.egress.pods != nil &&
+		k.egress.pods.hasSynced() &&
+		k.allocations.hasSynced()
 }
 
-// waitForEgress waits for the late views, if they are wanted, but not for long.
+// waitForEgress waits up to egressTimeout for the late views, if they are wanted.
 func (k *Cluster) waitForEgress(ctx context.Context) {
 	select {
 	case <-k.egress.wanted:
@@ -108,8 +124,8 @@ func (k *Cluster) waitForEgress(ctx context.Context) {
 	}
 }
 
-// trimEgressPod returns a pod with no more than package config reads of it. Of a pod that cannot send from an address
-// of a Service only the name and the phase are kept.
+// trimEgressPod returns a pod with the fields that package config reads. A pod that cannot send from an address of a
+// Service keeps only its name and phase.
 func trimEgressPod(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
@@ -123,26 +139,34 @@ func trimEgressPod(o any) (any, error) {
 			UID:             p.UID,
 			ResourceVersion: p.ResourceVersion,
 		},
-		Spec:   corev1.PodSpec{NodeName: shared(p.Spec.NodeName), HostNetwork: p.Spec.HostNetwork},
+		Spec: corev1.PodSpec{
+			NodeName:    shared(p.Spec.NodeName),
+			HostNetwork: p.Spec.HostNetwork,
+		},
 		Status: corev1.PodStatus{Phase: shared(p.Status.Phase)},
 	}
-	if _, sends := config.EgressPod(p); sends {
-		out.Labels, out.Status.PodIPs = sharedMap(p.Labels), exact(p.Status.PodIPs)
+	_, sends := config.EgressPod(p)
+	if sends {
+		out.Labels = sharedMap(p.Labels)
+		out.Status.PodIPs = exact(p.Status.PodIPs)
 	}
+
 	return out, nil
 }
 
-// sameEgressPod reports whether a change of a pod can matter to no Service. Of a pod that matters everything that is
-// kept does.
+// sameEgressPod reports whether a change of a pod can matter to no Service. All that trimEgressPod keeps of a pod that
+// sends matters.
 func (k *Cluster) sameEgressPod(a, b *corev1.Pod) bool {
 	sends := func(p *corev1.Pod) bool {
 		if p == nil {
 			return false
 		}
+
 		_, isWanted := k.egress.namespaces.Load(p.Namespace)
-		_, sends := config.EgressPod(p)
-		return isWanted && sends
+		_, maySend := config.EgressPod(p)
+		return isWanted && maySend
 	}
+
 	return !sends(a) && !sends(b)
 }
 
@@ -159,32 +183,20 @@ func (k *Cluster) UpdateAllocation(
 		return nil
 	case have == nil:
 		return k.allocations.create(ctx, &v1beta1.EgressAllocation{
-			TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: config.KindAllocation},
+			TypeMeta:   typeMeta(config.KindAllocation),
 			ObjectMeta: metav1.ObjectMeta{Name: config.AllocationName(a)},
 			Status:     want,
 		})
 	case len(want.Slices) == 0:
-		return k.deleteAllocation(ctx, have)
+		err := k.allocations.deleteVersion(ctx, have)
+		if err != nil {
+			return fmt.Errorf("delete egressallocation %s: %w", have.Name, err)
+		}
+		return nil
 	case equality.Semantic.DeepEqual(have.Status, want):
 		return nil
 	}
+
 	_, err := k.allocations.patch(ctx, have, "", statusPatch(have.Status, want))
 	return err
-}
-
-// deleteAllocation deletes exactly this version of an EgressAllocation.
-func (k *Cluster) deleteAllocation(ctx context.Context, o *v1beta1.EgressAllocation) error {
-	what := "delete egressallocations " + o.Name
-	err := k.attempts.attempt(ctx, what, []byte(o.ResourceVersion), func() error {
-		version := &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}
-		return ignoreNotFound(k.allocations.at(k.clients.holdfast.Delete(), o).
-			Name(o.Name).
-			Body(&metav1.DeleteOptions{Preconditions: version}).
-			Do(ctx).
-			Error())
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
 }

@@ -16,7 +16,7 @@ import (
 // PodWithdrawn is the reason of a pod's condition Ready=False when we wrote it.
 const PodWithdrawn = "HoldfastNodeUnreachable"
 
-// errNoRenewal means that the node's Lease has never been renewed.
+// errNoRenewal means that a node's Lease has never been renewed.
 var errNoRenewal = errors.New("it was never renewed")
 
 // EndpointSlices returns the EndpointSlices of all Services, ordered by key. It is for a controller, whose slices have
@@ -37,6 +37,7 @@ func (k *Cluster) NodeRenewed(ctx context.Context, node string) (time.Time, erro
 	if err != nil {
 		return time.Time{}, fmt.Errorf("read lease of node %s: %w", node, err)
 	}
+
 	return lease.Spec.RenewTime.Time, nil
 }
 
@@ -55,10 +56,13 @@ func (k *Cluster) WithdrawPod(
 	}
 
 	isReady := podCondition(pod, corev1.PodReady).Status == corev1.ConditionTrue
-	if pod.Spec.NodeName != node || pod.DeletionTimestamp != nil || !isReady {
+	isElsewhere := pod.Spec.NodeName != node
+	if !isReady || isElsewhere || pod.DeletionTimestamp != nil {
 		return false, nil
 	}
-	return true, k.patchReady(ctx, pod, corev1.ConditionFalse, PodWithdrawn, message)
+
+	err = k.patchReady(ctx, pod, corev1.ConditionFalse, PodWithdrawn, message)
+	return true, err
 }
 
 // RestorePod reverts WithdrawPod if the condition is still there and the pod's containers are ready. It reports whether
@@ -71,15 +75,17 @@ func (k *Cluster) RestorePod(ctx context.Context, namespace, name string, uid ty
 
 	isReady := podCondition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
 	for _, gate := range pod.Spec.ReadinessGates {
-		if podCondition(pod, gate.ConditionType).Status != corev1.ConditionTrue {
-			isReady = false
-		}
+		isOpen := podCondition(pod, gate.ConditionType).Status == corev1.ConditionTrue
+		isReady = isReady && isOpen
 	}
+
 	isWithdrawn := podCondition(pod, corev1.PodReady).Reason == PodWithdrawn
 	if !isWithdrawn || !isReady {
 		return false, nil
 	}
-	return true, k.patchReady(ctx, pod, corev1.ConditionTrue, nil, nil)
+
+	err = k.patchReady(ctx, pod, corev1.ConditionTrue, nil, nil)
+	return true, err
 }
 
 // readPod reads a pod by a patch that changes nothing: patching pods/status is our only permission for pods.
@@ -95,34 +101,46 @@ func (k *Cluster) patchReady(
 	status corev1.ConditionStatus,
 	reason, message any,
 ) error {
-	_, err := k.patchPod(ctx, pod.Namespace, pod.Name, map[string]any{
+	ready := map[string]any{
+		"type":               corev1.PodReady,
+		"status":             status,
+		"reason":             reason,
+		"message":            message,
+		"lastTransitionTime": metav1.Now(),
+	}
+	patch := map[string]any{
 		"metadata": map[string]any{"resourceVersion": pod.ResourceVersion},
-		"status": map[string]any{"conditions": []any{map[string]any{
-			"type":               corev1.PodReady,
-			"status":             status,
-			"reason":             reason,
-			"message":            message,
-			"lastTransitionTime": metav1.Now(),
-		}}},
-	})
+		"status":   map[string]any{"conditions": []any{ready}},
+	}
+	_, err := k.patchPod(ctx, pod.Namespace, pod.Name, patch)
 	return err
 }
 
 // patchPod patches the status of a pod.
 func (k *Cluster) patchPod(ctx context.Context, namespace, name string, patch any) (*corev1.Pod, error) {
-	pod, err := k.clients.kube.pods(namespace).
-		Patch(ctx, name, types.StrategicMergePatchType, asJSON(patch), metav1.PatchOptions{}, "status")
+	pod, err := k.clients.kube.pods(namespace).Patch(
+		ctx,
+		name,
+		types.StrategicMergePatchType,
+		asJSON(patch),
+		metav1.PatchOptions{},
+		"status",
+	)
 	if err != nil {
 		return nil, fmt.Errorf("patch status of pod %s/%s: %w", namespace, name, err)
 	}
+
 	return pod, nil
 }
 
 // podCondition returns a condition of a pod; the zero value if it is absent.
 func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
-	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == kind
+	})
 	if i < 0 {
 		return corev1.PodCondition{}
 	}
+
 	return pod.Status.Conditions[i]
 }

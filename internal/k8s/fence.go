@@ -84,12 +84,14 @@ func (f fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil && left < writeMargin {
 		err = errLeaseLapsed
 	}
+
 	if err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // http.RoundTripper requires it
 		}
 		return nil, err
 	}
+
 	return t.write(r, f.next, deadline, left)
 }
 
@@ -120,6 +122,7 @@ func (t *leaderTerm) write(
 	t.mu.Lock()
 	t.settled = time.Now().Add(landTime)
 	t.mu.Unlock()
+
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +138,7 @@ func readBody(answer *http.Response) error {
 	if err := errors.Join(readErr, answer.Body.Close()); err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}
+
 	answer.Body = io.NopCloser(bytes.NewReader(body))
 	return nil
 }

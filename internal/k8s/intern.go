@@ -17,6 +17,7 @@ var interned = struct {
 }{seed: maphash.MakeSeed()}
 
 const (
+	// maxInterned bounds the shared values.
 	maxInterned = 16_384
 	// maxSharedMap bounds the entries of a shared map: tenants choose how many labels their objects have.
 	maxSharedMap = 16
@@ -27,14 +28,19 @@ func sharedField[T comparable](field *T) *T {
 	if field == nil {
 		return nil
 	}
+
 	interned.Lock()
 	defer interned.Unlock()
-	if one, ok := interned.known[*field]; ok {
-		return one.(*T)
+	known, ok := interned.known[*field]
+	if ok {
+		return known.(*T)
 	}
-	if len(interned.known) >= maxInterned || interned.known == nil {
+
+	isFull := len(interned.known) >= maxInterned
+	if isFull || interned.known == nil {
 		interned.known = map[any]any{}
 	}
+
 	interned.known[*field] = field
 	return field
 }
@@ -48,10 +54,12 @@ func sharedMap(from map[string]string) map[string]string {
 	if len(from) == 0 || len(from) > maxSharedMap {
 		return sharedKeys(from)
 	}
+
 	var sum uint64
 	for key, value := range from {
 		sum += maphash.String(interned.seed, key) ^ 3*maphash.String(interned.seed, value)
 	}
+
 	own := sharedKeys(from)
 	interned.Lock()
 	defer interned.Unlock()
@@ -59,6 +67,7 @@ func sharedMap(from map[string]string) map[string]string {
 	if !maps.Equal(*one, own) {
 		*one = own
 	}
+
 	return *one
 }
 
@@ -67,9 +76,11 @@ func sharedKeys(from map[string]string) map[string]string {
 	if len(from) == 0 {
 		return nil
 	}
+
 	out := make(map[string]string, len(from))
 	for key, value := range from {
 		out[shared(key)] = value
 	}
+
 	return out
 }

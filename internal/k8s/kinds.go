@@ -27,19 +27,23 @@ import (
 // kinds has the clients of the kinds of Kubernetes that Holdfast uses. A clientset of client-go has all kinds: that
 // would be a quarter of the program, in the memory of every speaker.
 type kinds struct {
-	core, apps, discovery rest.Interface
-	services              kind[*corev1.Service]
-	pods                  kind[*corev1.Pod]
-	secrets               kind[*corev1.Secret]
-	daemonSets            kind[*appsv1.DaemonSet]
-	leases                kind[*coordinationv1.Lease]
-	tokenReviews          creator[*authentication.TokenReview]
-	accessReviews         creator[*authorization.SubjectAccessReview]
+	core      rest.Interface
+	apps      rest.Interface
+	discovery rest.Interface
+
+	services      kindClient[*corev1.Service]
+	pods          kindClient[*corev1.Pod]
+	secrets       kindClient[*corev1.Secret]
+	daemonSets    kindClient[*appsv1.DaemonSet]
+	leases        kindClient[*coordinationv1.Lease]
+	tokenReviews  creator[*authentication.TokenReview]
+	accessReviews creator[*authorization.SubjectAccessReview]
 }
 
-// kind returns the client for the objects of one kind in a namespace; "" means all namespaces.
-type kind[T any] func(namespace string) client[T]
+// kindClient returns the client for the objects of one kind in a namespace; "" means all namespaces.
+type kindClient[T any] func(namespace string) client[T]
 
+// client reads and writes the objects of one kind in a namespace.
 type client[T any] interface {
 	creator[T]
 	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
@@ -55,6 +59,7 @@ type client[T any] interface {
 	Watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error)
 }
 
+// creator creates the objects of one kind in a namespace.
 type creator[T any] interface {
 	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
 }
@@ -63,40 +68,45 @@ type creator[T any] interface {
 var apiScheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
-	utilruntime.Must(
-		errors.Join(
-			corev1.AddToScheme(s),
-			appsv1.AddToScheme(s),
-			discoveryv1.AddToScheme(s),
-			coordinationv1.AddToScheme(s),
-			authentication.AddToScheme(s),
-			authorization.AddToScheme(s),
-			v1beta1.AddToScheme(s),
-		),
+	err := errors.Join(
+		corev1.AddToScheme(s),
+		appsv1.AddToScheme(s),
+		discoveryv1.AddToScheme(s),
+		coordinationv1.AddToScheme(s),
+		authentication.AddToScheme(s),
+		authorization.AddToScheme(s),
+		v1beta1.AddToScheme(s),
 	)
+	utilruntime.Must(err)
 	return s
 }()
 
 var (
-	parameters  = runtime.NewParameterCodec(apiScheme)
-	negotiation = rest.CodecFactoryForGeneratedClient(apiScheme, serializer.NewCodecFactory(apiScheme)).WithoutConversion()
+	// parameters encodes the parameters of requests.
+	parameters = runtime.NewParameterCodec(apiScheme)
+	// codecs encode the bodies of requests and answers.
+	codecs      = serializer.NewCodecFactory(apiScheme)
+	negotiation = rest.CodecFactoryForGeneratedClient(apiScheme, codecs).WithoutConversion()
 )
 
 // newKinds returns clients that share an HTTP client.
 func newKinds(config *rest.Config, transport *http.Client) (k kinds, err error) {
 	var coordination, authn, authz rest.Interface
-	for group, client := range map[schema.GroupVersion]*rest.Interface{
+	clients := map[schema.GroupVersion]*rest.Interface{
 		corev1.SchemeGroupVersion:         &k.core,
 		appsv1.SchemeGroupVersion:         &k.apps,
 		discoveryv1.SchemeGroupVersion:    &k.discovery,
 		coordinationv1.SchemeGroupVersion: &coordination,
 		authentication.SchemeGroupVersion: &authn,
 		authorization.SchemeGroupVersion:  &authz,
-	} {
-		if *client, err = clientOf(group, config, transport); err != nil {
+	}
+	for group, client := range clients {
+		*client, err = clientOf(group, config, transport)
+		if err != nil {
 			return kinds{}, err
 		}
 	}
+
 	k.services = kindOf[corev1.Service](k.core, "services")
 	k.pods = kindOf[corev1.Pod](k.core, "pods")
 	k.secrets = kindOf[corev1.Secret](k.core, "secrets")
@@ -107,16 +117,22 @@ func newKinds(config *rest.Config, transport *http.Client) (k kinds, err error) 
 	return k, nil
 }
 
+// clientOf returns a client of one API group.
 func clientOf(group schema.GroupVersion, config *rest.Config, transport *http.Client) (rest.Interface, error) {
 	config = rest.CopyConfig(config)
-	config.GroupVersion, config.NegotiatedSerializer, config.APIPath = &group, negotiation, "/apis"
+	config.GroupVersion = &group
+	config.NegotiatedSerializer = negotiation
+	config.APIPath = "/apis"
+
 	if group.Group == "" {
 		config.APIPath = "/api"
 	}
+
 	client, err := rest.RESTClientForConfigAndClient(config, transport)
 	if err != nil {
 		return nil, fmt.Errorf("make client of %s: %w", group, err)
 	}
+
 	return client, nil
 }
 
@@ -127,9 +143,12 @@ type apiKind[S any] interface {
 	runtime.Object
 }
 
-func kindOf[S any, T apiKind[S]](c rest.Interface, resource string) kind[T] {
+// kindOf returns the client for one kind; resource is its name in paths.
+func kindOf[S any, T apiKind[S]](c rest.Interface, resource string) kindClient[T] {
 	return func(namespace string) client[T] {
-		return gentype.NewClient(resource, c, parameters, namespace, func() T { return new(S) })
+		return gentype.NewClient(resource, c, parameters, namespace, func() T {
+			return new(S)
+		})
 	}
 }
 

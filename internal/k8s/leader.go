@@ -89,6 +89,7 @@ func (k *Cluster) Lead(ctx context.Context, c Candidate) error {
 	isLost := e.keepRenewed(term, ended)
 	stop()
 	<-ended
+
 	if !isLost {
 		e.release(term)
 	}
@@ -99,6 +100,7 @@ func (k *Cluster) Lead(ctx context.Context, c Candidate) error {
 	if isLost || ctx.Err() == nil {
 		return ErrLeadershipLost
 	}
+
 	return nil
 }
 
@@ -145,7 +147,7 @@ func holderOf(r *coordinationv1.LeaseSpec) string {
 	return ptr.Deref(r.HolderIdentity, "")
 }
 
-// acquire blocks until this process has the Lease, and returns its term; nil if ctx is cancelled.
+// acquire blocks until this process has the Lease, and returns the term of its leadership; nil if ctx is cancelled.
 func (e *leaderElection) acquire(ctx context.Context) *leaderTerm {
 	for {
 		term, err := e.tryAcquire(ctx)
@@ -188,6 +190,7 @@ func (e *leaderElection) tryAcquire(ctx context.Context) (*leaderTerm, error) {
 		taken = *read
 		taken.LeaseTransitions = new(ptr.Deref(read.LeaseTransitions, 0) + 1)
 	}
+
 	taken = e.renewal(taken, start)
 	taken.AcquireTime = taken.RenewTime
 	if err := e.write(ctx, taken); err != nil {
@@ -216,6 +219,7 @@ func (e *leaderElection) read(ctx context.Context) (*coordinationv1.LeaseSpec, e
 	case err != nil:
 		return nil, fmt.Errorf("read the Lease: %w", err)
 	}
+
 	e.lease = lease
 	return &lease.Spec, nil
 }
@@ -231,6 +235,7 @@ func (e *leaderElection) write(ctx context.Context, s coordinationv1.LeaseSpec) 
 	if err == nil {
 		e.lease = written
 	}
+
 	return err
 }
 
@@ -241,8 +246,10 @@ func (e *leaderElection) observe(r *coordinationv1.LeaseSpec) {
 		return
 	}
 
-	before, holder := holderOf(e.seen.record), holderOf(r)
+	before := holderOf(e.seen.record)
+	holder := holderOf(r)
 	e.seen = leaseObservation{record: r, since: time.Now()}
+
 	if holder != "" && holder != before {
 		e.log.Info("leader elected", "leader", holder)
 	}
@@ -280,6 +287,7 @@ func (e *leaderElection) keepRenewed(term *leaderTerm, ended <-chan struct{}) (i
 		case err == nil && hasFailed:
 			e.log.Info("the Lease is renewed again")
 		}
+
 		hasFailed = err != nil
 	}
 }
@@ -299,6 +307,7 @@ func (e *leaderElection) renew(term *leaderTerm) error {
 	if err != nil {
 		return fmt.Errorf("renew the Lease: %w", err)
 	}
+
 	if holderOf(read) != e.holderName {
 		e.observe(read)
 		return ErrLeadershipLost
@@ -308,6 +317,7 @@ func (e *leaderElection) renew(term *leaderTerm) error {
 	if err := e.write(ctx, e.renewal(*read, start)); err != nil {
 		return fmt.Errorf("renew the Lease: %w", err)
 	}
+
 	term.renewed.Store(&start)
 	return nil
 }
@@ -321,7 +331,9 @@ func (e *leaderElection) release(term *leaderTerm) {
 	}
 
 	free := e.renewal(*e.seen.record, time.Now())
-	free.HolderIdentity, free.LeaseDurationSeconds = new(""), new(int32(1))
+	free.HolderIdentity = new("")
+	free.LeaseDurationSeconds = new(int32(1))
+
 	if err := e.write(ctx, free); err != nil {
 		e.log.Warn("cannot release the Lease, another leader follows late", "error", err)
 	}

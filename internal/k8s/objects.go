@@ -3,7 +3,6 @@ package k8s
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"path"
@@ -24,11 +23,19 @@ import (
 // PoolConditions returns the desired conditions of a pool: its present ones, changed by want, and without the types in
 // remove.
 func PoolConditions(p *v1beta1.IPAddressPool, want []metav1.Condition, remove ...string) []metav1.Condition {
-	have := slices.DeleteFunc(
-		slices.Clone(p.Status.Conditions),
-		func(c metav1.Condition) bool { return slices.Contains(remove, c.Type) },
-	)
+	isRemoved := func(c metav1.Condition) bool {
+		return slices.Contains(remove, c.Type)
+	}
+	have := slices.DeleteFunc(slices.Clone(p.Status.Conditions), isRemoved)
 	return merged(have, want, p.Generation)
+}
+
+// typeMeta returns the type of an object of our group.
+func typeMeta(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{
+		APIVersion: v1beta1.GroupVersion.String(),
+		Kind:       kind,
+	}
 }
 
 // UpdatePool writes the differences of a pool's status. The write fails if the pool has changed since it was
@@ -51,7 +58,9 @@ func (k *Cluster) SetPoolFinalizer(
 	if !changed {
 		return p, nil
 	}
-	return k.pools.patch(ctx, p, "", map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
+
+	metadata := map[string]any{"finalizers": finalizers}
+	return k.pools.patch(ctx, p, "", map[string]any{"metadata": metadata})
 }
 
 // UpdateMemory writes the PoolMemory of a pool, if it differs from have; nil is none. The write fails if the PoolMemory
@@ -70,7 +79,8 @@ func (k *Cluster) UpdateMemory(
 	if equality.Semantic.DeepEqual(before, want) {
 		return nil
 	}
-	// Without blockOwnerDeletion, so that a pool goes at once and needs no right on its finalizers.
+
+	// Without blockOwnerDeletion, so that a pool is deleted at once and needs no right on its finalizers.
 	owners := []metav1.OwnerReference{{
 		APIVersion: v1beta1.GroupVersion.String(),
 		Kind:       "IPAddressPool",
@@ -80,11 +90,15 @@ func (k *Cluster) UpdateMemory(
 	}}
 	if have == nil {
 		return k.memories.create(ctx, &v1beta1.PoolMemory{
-			TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "PoolMemory"},
-			ObjectMeta: metav1.ObjectMeta{Name: p.Name, OwnerReferences: owners},
-			Status:     want,
+			TypeMeta: typeMeta("PoolMemory"),
+			ObjectMeta: metav1.ObjectMeta{
+				Name:            p.Name,
+				OwnerReferences: owners,
+			},
+			Status: want,
 		})
 	}
+
 	patch := statusPatch(have.Status, want)
 	patch["metadata"] = map[string]any{"ownerReferences": owners}
 	_, err := k.memories.patch(ctx, have, "", patch)
@@ -99,15 +113,17 @@ func (k *Cluster) UpdateFloatingIP(
 	record string,
 	want v1beta1.FloatingIPStatus,
 ) (wrote bool, err error) {
-	f, err = k.recordFloatingIP(ctx, f, record, len(want.Addresses) > 0)
+	inUse := len(want.Addresses) > 0
+	f, err = k.recordFloatingIP(ctx, f, record, inUse)
 	if err == nil && !isRemoved(f) {
 		want.Conditions = merged(f.Status.Conditions, want.Conditions, f.Generation)
 		wrote, err = k.floatingIPs.updateStatus(ctx, f, f.Status, want)
 	}
-	gains := slices.DeleteFunc(
-		config.Addresses(want.Addresses),
-		func(a netip.Addr) bool { return slices.Contains(f.Status.Addresses, a.String()) },
-	)
+
+	isShown := func(a netip.Addr) bool {
+		return slices.Contains(f.Status.Addresses, a.String())
+	}
+	gains := slices.DeleteFunc(config.Addresses(want.Addresses), isShown)
 	k.floatingIPs.recordUnanswered(f, gains, err)
 	return wrote, err
 }
@@ -120,9 +136,11 @@ func (k *Cluster) recordFloatingIP(
 	inUse bool,
 ) (*v1beta1.FloatingIP, error) {
 	metadata := map[string]any{}
-	if finalizers, changed := withFinalizer(f, inUse); changed {
+	finalizers, changed := withFinalizer(f, inUse)
+	if changed {
 		metadata["finalizers"] = finalizers
 	}
+
 	have, exists := f.Annotations[v1beta1.AnnotationAssigned]
 	switch {
 	case record == "" && exists:
@@ -133,10 +151,12 @@ func (k *Cluster) recordFloatingIP(
 	if len(metadata) == 0 {
 		return f, nil
 	}
+
 	after, err := k.floatingIPs.patch(ctx, f, "", map[string]any{"metadata": metadata})
 	if err != nil {
 		return f, err
 	}
+
 	return after, nil
 }
 
@@ -149,33 +169,48 @@ func (k *Cluster) CreateFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) e
 		return nil
 	}
 	if isDecision(err) {
-		return &deferredError{time.Now().Add(retryWait), err}
+		return &deferredError{until: time.Now().Add(retryWait), last: err}
 	}
+
 	return err
 }
 
-// DeleteFloatingIP deletes exactly this object, not a later one of the same name, and not if it was
-// edited since it was read: its reclaimPolicy may be another.
+// DeleteFloatingIP deletes exactly this version of a FloatingIP: a later version may have another reclaimPolicy.
 func (k *Cluster) DeleteFloatingIP(ctx context.Context, f *v1beta1.FloatingIP) error {
-	what := "delete floatingips " + config.KeyOf(f).String()
-	err := k.attempts.attempt(ctx, what, []byte(f.ResourceVersion), func() error {
-		return ignoreNotFound(k.floatingIPs.at(k.clients.holdfast.Delete(), f).Name(f.Name).
-			Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &f.UID, ResourceVersion: &f.ResourceVersion}}).
-			Do(ctx).Error())
-	})
+	err := k.floatingIPs.deleteVersion(ctx, f)
 	if err != nil {
 		return fmt.Errorf("delete floatingip %s: %w", config.KeyOf(f), err)
 	}
 	return nil
 }
 
-// statusPatch returns a JSON merge patch that replaces one status by another. A
-// removed field must be null: what a merge patch leaves out stays (RFC 7396).
+// deleteVersion deletes exactly this version of an object. It is no error if the object is gone.
+func (v *View[T]) deleteVersion(ctx context.Context, o T) error {
+	uid := o.GetUID()
+	version := o.GetResourceVersion()
+	request := v.at(v.client.Delete(), o).
+		Name(o.GetName()).
+		Body(&metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
+		})
+
+	what := "delete " + v.resource + " " + config.KeyOf(o).String()
+	return v.attempts.attempt(ctx, what, []byte(version), func() error {
+		return ignoreNotFound(request.Do(ctx).Error())
+	})
+}
+
+// statusPatch returns a JSON merge patch that replaces one status by another. A removed field must be null: a field
+// that a merge patch leaves out stays (RFC 7396).
 func statusPatch(have, want any) map[string]any {
-	var before, after map[string]any
-	// Not by encoding/json: float64 cannot represent the count of a /64 exactly.
-	utilruntime.Must(errors.Join(utiljson.Unmarshal(asJSON(have), &before), utiljson.Unmarshal(asJSON(want), &after)))
-	return map[string]any{"status": withNulls(before, after)}
+	return map[string]any{"status": withNulls(asMap(have), asMap(want))}
+}
+
+// asMap returns the JSON form of an object. It does not use encoding/json, since a float64 cannot represent the count
+// of a /64 exactly.
+func asMap(content any) (out map[string]any) {
+	utilruntime.Must(utiljson.Unmarshal(asJSON(content), &out))
+	return out
 }
 
 // asJSON encodes an object or a patch.
@@ -200,11 +235,12 @@ func withNulls(before, after map[string]any) map[string]any {
 			withNulls(from, to)
 		}
 	}
+
 	return after
 }
 
-// withFinalizer returns the finalizers of an object with ours added or removed, and
-// whether this is a change that the API server would accept.
+// withFinalizer returns the finalizers of an object with ours added or removed. It reports whether this is a change
+// that the API server would accept.
 func withFinalizer(o metav1.Object, isWanted bool) ([]string, bool) {
 	have := o.GetFinalizers()
 	isUnchanged := isWanted == slices.Contains(have, v1beta1.FinalizerAddress)
@@ -213,10 +249,13 @@ func withFinalizer(o metav1.Object, isWanted bool) ([]string, bool) {
 		return nil, false
 	}
 
-	out := slices.DeleteFunc(slices.Clone(have), func(f string) bool { return f == v1beta1.FinalizerAddress })
+	out := slices.DeleteFunc(slices.Clone(have), func(f string) bool {
+		return f == v1beta1.FinalizerAddress
+	})
 	if isWanted {
 		out = append(out, v1beta1.FinalizerAddress)
 	}
+
 	return out, true
 }
 
@@ -232,6 +271,7 @@ func (k *Cluster) UpdateConditions(ctx context.Context, o metav1.Object, want []
 	case *v1beta1.Community:
 		return k.communities.updateConditions(ctx, o, o.Status.Conditions, want)
 	}
+
 	panic(fmt.Sprintf("k8s: %T has more than conditions", o))
 }
 
@@ -241,13 +281,11 @@ func (k *Cluster) UpdatePeer(ctx context.Context, o *v1beta1.BGPPeer, want v1bet
 	return k.peers.updateStatus(ctx, o, o.Status, want)
 }
 
+// updateConditions writes the differences of the conditions of an object.
 func (v *View[T]) updateConditions(ctx context.Context, o T, have, want []metav1.Condition) (bool, error) {
-	return v.updateStatus(
-		ctx,
-		o,
-		v1beta1.Status{Conditions: have},
-		v1beta1.Status{Conditions: merged(have, want, o.GetGeneration())},
-	)
+	before := v1beta1.Status{Conditions: have}
+	after := v1beta1.Status{Conditions: merged(have, want, o.GetGeneration())}
+	return v.updateStatus(ctx, o, before, after)
 }
 
 // updateStatus writes the differences of a status.
@@ -263,13 +301,16 @@ func (v *View[T]) updateStatus(ctx context.Context, o T, have, want any) (bool, 
 func merged(have, want []metav1.Condition, generation int64) []metav1.Condition {
 	out := slices.Clone(have)
 	for _, c := range Changed(have, want, generation, metav1.Now()) {
-		i := slices.IndexFunc(out, func(o metav1.Condition) bool { return o.Type == c.Type })
+		i := slices.IndexFunc(out, func(o metav1.Condition) bool {
+			return o.Type == c.Type
+		})
 		if i >= 0 {
 			out[i] = c
 		} else {
 			out = append(out, c)
 		}
 	}
+
 	return out
 }
 
@@ -281,23 +322,37 @@ func (v *View[T]) patch(ctx context.Context, o T, subresource string, patch map[
 		metadata = map[string]any{}
 		patch["metadata"] = metadata
 	}
+
 	metadata["resourceVersion"] = o.GetResourceVersion()
-	request := v.at(v.client.Patch(types.MergePatchType), o).Name(o.GetName()).SubResource(subresource)
-	return v.write(ctx, "patch "+path.Join(v.resource, subresource)+" "+config.KeyOf(o).String(), patch, request)
+	request := v.at(v.client.Patch(types.MergePatchType), o).
+		Name(o.GetName()).
+		SubResource(subresource)
+	what := "patch " + path.Join(v.resource, subresource) + " " + config.KeyOf(o).String()
+	return v.write(ctx, what, patch, request)
 }
 
 // create creates an object of our group, and overlays it.
 func (v *View[T]) create(ctx context.Context, o T) error {
-	_, err := v.write(ctx, "create "+v.resource+" "+config.KeyOf(o).String(), o, v.at(v.client.Post(), o))
+	request := v.at(v.client.Post(), o)
+	what := "create " + v.resource + " " + config.KeyOf(o).String()
+	_, err := v.write(ctx, what, o, request)
 	return err
 }
 
-func (v *View[T]) write(ctx context.Context, what string, content any, request *rest.Request) (none T, err error) {
-	body, after := asJSON(content), v.example.DeepCopyObject()
+// write sends a request with this content, and overlays the resulting object. what names the write in errors.
+func (v *View[T]) write(
+	ctx context.Context,
+	what string,
+	content any,
+	request *rest.Request,
+) (none T, err error) {
+	body := asJSON(content)
+	after := v.example.DeepCopyObject()
 	write := func() error { return request.Body(body).Do(ctx).Into(after) }
 	if err := v.attempts.attempt(ctx, what, body, write); err != nil {
 		return none, fmt.Errorf("%s: %w", what, err)
 	}
+
 	v.recordWrite(after.(T))
 	return after.(T), nil
 }

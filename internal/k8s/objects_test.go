@@ -303,14 +303,14 @@ func TestIPMode(t *testing.T) {
 			Proxied: tt.proxied, ProxyMode: tt.mode,
 		}
 		got, changed := u.ingress()
-		if changed != tt.changed || proxyMode(got[0]) != (tt.want == proxy) {
+		if changed != tt.changed || hasProxyMode(got[0]) != (tt.want == proxy) {
 			t.Errorf("%s: %v, changed %v", name, got[0].IPMode, changed)
 		}
 
 		second := netip.MustParseAddr("2001:db8::1")
 		u.Addresses = append(u.Addresses, second)
 		got, _ = u.ingress()
-		if want := tt.mode || tt.proxied && tt.have == proxy; proxyMode(got[1]) != want {
+		if want := tt.mode || tt.proxied && tt.have == proxy; hasProxyMode(got[1]) != want {
 			t.Errorf("%s: a second address has the mode of proxies: %v, want %v", name, !want, want)
 		}
 	}
@@ -335,7 +335,7 @@ func TestPartsKeepIPMode(t *testing.T) {
 		}
 		written++
 		p.Service = s
-		if got, changed := p.ingress(); changed || !proxyMode(got[0]) {
+		if got, changed := p.ingress(); changed || !hasProxyMode(got[0]) {
 			t.Errorf("%s: %v", p.name, got)
 		}
 	}

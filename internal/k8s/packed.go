@@ -26,21 +26,24 @@ type (
 // packed is an object in the API's encoding, compressed. It has a tenth of the size of a decoded object, and no
 // pointers for the garbage collector. Every speaker, controller and proxy has all Services and endpoints. They read a
 // Service only when it changed or is written, and a controller reads endpoints when a node is dead.
-type packed[T any, P wire[T]] struct {
+type packed[T any, P protobufObject[T]] struct {
 	// ObjectMeta is nil. It completes the interface, and only the methods below are called.
 	*metav1.ObjectMeta
-	namespace, name, version string
-	uid                      types.UID
-	deletion                 *metav1.Time
+	namespace string
+	name      string
+	version   string
+	uid       types.UID
+	deletion  *metav1.Time
 	// decides is a digest of the parts of a Service that decisions of this daemon depend on.
 	decides uint64
 	// asksEgress reports whether a Service asks that pods send from its addresses.
 	asksEgress bool
-	body       string
+	// body is the compressed encoding.
+	body string
 }
 
-// usual is the dictionary for compression: a typical Service. Any other text would work, with larger results.
-var usual = s2.MakeDict(encoding(&corev1.Service{
+// dictionary is the dictionary for compression: a typical Service. Any other text would work, with larger results.
+var dictionary = s2.MakeDict(encoding(&corev1.Service{
 	ObjectMeta: metav1.ObjectMeta{
 		Labels: map[string]string{
 			discoveryv1.LabelServiceName: "",
@@ -56,7 +59,11 @@ var usual = s2.MakeDict(encoding(&corev1.Service{
 		ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
 		IPFamilyPolicy:        new(corev1.IPFamilyPolicySingleStack),
 		InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
-		Ports:                 []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		Ports: []corev1.ServicePort{{
+			Name:     "http",
+			Protocol: corev1.ProtocolTCP,
+			Port:     80,
+		}},
 	},
 	Status: corev1.ServiceStatus{Conditions: []metav1.Condition{
 		{
@@ -65,26 +72,35 @@ var usual = s2.MakeDict(encoding(&corev1.Service{
 			Reason:  string(lb.Assigned),
 			Message: " from pool ",
 		},
-		{Type: v1beta1.ConditionAddressRecord, Status: metav1.ConditionTrue, Reason: "Recorded", Message: "uid="},
+		{
+			Type:    v1beta1.ConditionAddressRecord,
+			Status:  metav1.ConditionTrue,
+			Reason:  "Recorded",
+			Message: "uid=",
+		},
 		{
 			Type:    v1beta1.ConditionAnnouncedL2,
 			Status:  metav1.ConditionTrue,
 			Reason:  string(lb.Announced),
 			Message: " by node ",
 		},
-		{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Reason: string(lb.Announced)},
+		{
+			Type:   v1beta1.ConditionAnnouncers,
+			Status: metav1.ConditionTrue,
+			Reason: string(lb.Announced),
+		},
 	}},
 }), nil)
 
 // encoding returns an object in the API's encoding.
-func encoding[T wire[S], S any](o T) []byte {
+func encoding[T protobufObject[S], S any](o T) []byte {
 	body, err := o.Marshal()
 	utilruntime.Must(err)
 	return body
 }
 
-// wire is an object that the API server sends in protobuf.
-type wire[T any] interface {
+// protobufObject is an object that the API server sends in protobuf.
+type protobufObject[T any] interface {
 	*T
 	metav1.Object
 	Marshal() ([]byte, error)
@@ -92,12 +108,14 @@ type wire[T any] interface {
 }
 
 // pack returns an object trimmed and packed. It returns anything else as it is, such as packed objects and tombstones.
-func pack[T any, P wire[T]](from any) (any, error) {
+func pack[T any, P protobufObject[T]](from any) (any, error) {
 	o, ok := from.(P)
 	if !ok {
 		return from, nil
 	}
-	if _, err := trim(o); err != nil {
+
+	_, err := trim(o)
+	if err != nil {
 		return nil, err
 	}
 
@@ -108,22 +126,27 @@ func pack[T any, P wire[T]](from any) (any, error) {
 		uid:       o.GetUID(),
 		deletion:  o.GetDeletionTimestamp(),
 	}
-	p.label(o, &packed[T, P]{})
+
+	unnamed := &packed[T, P]{}
+	unnamed.label(o)
 	body, err := o.Marshal()
-	p.label(o, p)
-	p.body = string(usual.Encode(nil, body))
+	p.label(o)
+	p.body = string(dictionary.Encode(nil, body))
 	return p, err
 }
 
 // packServices returns a transform that packs Services with the digest that decides returns.
 func packServices(decides func(*corev1.Service) uint64) cache.TransformFunc {
 	return func(o any) (any, error) {
-		p, err := pack[corev1.Service](o)
+		out, err := pack[corev1.Service](o)
 		s, isService := o.(*corev1.Service)
 		if isService && err == nil {
-			p.(*packedService).decides, p.(*packedService).asksEgress = decides(s), config.AsksEgress(s)
+			p := out.(*packedService)
+			p.decides = decides(s)
+			p.asksEgress = config.AsksEgress(s)
 		}
-		return p, err
+
+		return out, err
 	}
 }
 
@@ -136,19 +159,20 @@ func held(s *corev1.Service) heldService {
 	return p.(heldService)
 }
 
-// label gives an object the names of a packed one, which are not part of its body.
-func (*packed[T, P]) label(o P, as *packed[T, P]) {
-	o.SetNamespace(as.namespace)
-	o.SetName(as.name)
-	o.SetResourceVersion(as.version)
-	o.SetUID(as.uid)
+// label sets the names of an object, which are not part of the body.
+func (p *packed[T, P]) label(o P) {
+	o.SetNamespace(p.namespace)
+	o.SetName(p.name)
+	o.SetResourceVersion(p.version)
+	o.SetUID(p.uid)
 }
 
 // share takes over the texts of the version before. Otherwise thousands of changes at once would fragment the heap.
 func (p *packed[T, P]) share(have any) {
 	before, ok := have.(*packed[T, P])
 	if ok && before.uid == p.uid {
-		p.name, p.uid = before.name, before.uid
+		p.name = before.name
+		p.uid = before.uid
 	}
 }
 
@@ -159,19 +183,30 @@ func (p *packed[T, P]) Read() *T {
 		object T
 		_      [64]byte
 	}).object)
-	body, err := usual.Decode(nil, []byte(p.body))
-	if err == nil {
-		err = o.Unmarshal(body)
-	}
-	p.label(o, p)
-	if err == nil {
-		_, err = trim(o)
-	}
+	err := p.decode(o)
 	if err != nil {
 		panic(fmt.Sprintf("k8s: %s/%s was packed and cannot be read: %v", p.namespace, p.name, err))
 	}
+
 	return o
 }
+
+// decode sets o to the object.
+func (p *packed[T, P]) decode(o P) error {
+	body, err := dictionary.Decode(nil, []byte(p.body))
+	if err != nil {
+		return err
+	}
+	if err := o.Unmarshal(body); err != nil {
+		return err
+	}
+
+	p.label(o)
+	_, err = trim(o)
+	return err
+}
+
+// These methods of metav1.Object do not decode the object, except for GetFinalizers.
 
 func (p *packed[T, P]) GetNamespace() string               { return p.namespace }
 func (p *packed[T, P]) GetName() string                    { return p.name }
@@ -188,11 +223,13 @@ type (
 // packSlice packs an EndpointSlice. It drops the names of pods that are no proxies.
 func (k *Cluster) packSlice(o any) (any, error) {
 	s, ok := o.(*discoveryv1.EndpointSlice)
-	if ok && config.ServiceOf(s) != k.config.Proxies {
+	isOfOthers := ok && config.ServiceOf(s) != k.config.Proxies
+	if isOfOthers {
 		for i := range s.Endpoints {
 			s.Endpoints[i].TargetRef = nil
 		}
 	}
+
 	return pack[discoveryv1.EndpointSlice](o)
 }
 
@@ -205,6 +242,7 @@ func packPods(o any) (any, error) {
 			s.Endpoints[i].Addresses = nil
 		}
 	}
+
 	return pack[discoveryv1.EndpointSlice](o)
 }
 
@@ -226,21 +264,33 @@ func decides(s *corev1.Service) uint64 {
 		Spec:   s.Spec,
 		Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer},
 	}
+
+	var conditions []metav1.Condition
 	record := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressRecord)
 	if record != nil {
-		part.Status.Conditions = append(part.Status.Conditions,
-			metav1.Condition{Type: record.Type, Message: record.Message})
+		conditions = append(conditions, metav1.Condition{
+			Type:    record.Type,
+			Message: record.Message,
+		})
 	}
+
 	proxied := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionProxied)
 	if proxied != nil {
-		part.Status.Conditions = append(part.Status.Conditions,
-			metav1.Condition{Type: proxied.Type, Status: proxied.Status, Reason: proxied.Reason})
+		conditions = append(conditions, metav1.Condition{
+			Type:   proxied.Type,
+			Status: proxied.Status,
+			Reason: proxied.Reason,
+		})
 	}
+
+	part.Status.Conditions = conditions
 	return digest(&part)
 }
 
 // digest returns a hash of a Service that is never 0.
-func digest(s *corev1.Service) uint64 { return maphash.Bytes(interned.seed, encoding(s)) | 1 }
+func digest(s *corev1.Service) uint64 {
+	return maphash.Bytes(interned.seed, encoding(s)) | 1
+}
 
 // maxUnread bounds the changes without an effect that a speaker leaves to the next plan. After the death of a node the
 // plan must be fast: reading a thousand conditions took 70 ms of the failover (three speakers on two cores).
@@ -254,24 +304,29 @@ func shownBy(h heldService) (none corev1.LoadBalancerStatus) {
 	return h.Read().Status.LoadBalancer
 }
 
+// digestOf returns the digest of a Service; 0 without a Service.
+func digestOf(h heldService) uint64 {
+	if h == nil {
+		return 0
+	}
+	return h.(*packedService).decides
+}
+
 // sameHeld reports whether a change may wait for the next plan: it has no effect, and a speaker has not left maxUnread
 // changes unread. It counts the Services whose addresses change.
 func (k *Cluster) sameHeld(a, b heldService) bool {
-	digestOf := func(h heldService) uint64 {
-		if h == nil {
-			return 0
+	k.egress.observe(b)
+	if digestOf(a) != digestOf(b) {
+		if a != nil && !reflect.DeepEqual(shownBy(a), shownBy(b)) {
+			k.burst.Allow()
 		}
-		return h.(*packedService).decides
+		return false
 	}
 
-	k.egress.observe(b)
-	same := digestOf(a) == digestOf(b)
-	if !same && a != nil && !reflect.DeepEqual(shownBy(a), shownBy(b)) {
-		k.burst.Allow()
+	if !k.config.Speaker {
+		return true
 	}
-	if same && k.config.Speaker {
-		k.unread++
-		return k.unread%maxUnread != 0
-	}
-	return same
+
+	k.unread++
+	return k.unread%maxUnread != 0
 }

@@ -14,23 +14,26 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// The API server is asked about so many unknown tokens per second, and at once: everyone who reaches the port of the
-// metrics may send tokens.
 const (
-	tokenRate  = 5
+	// tokenRate bounds the unknown tokens per second that the API server is asked about, because any client that reaches
+	// the port of the metrics may send tokens.
+	tokenRate = 5
+	// tokenBurst bounds the unknown tokens at once.
 	tokenBurst = 10
 )
 
-// tokenTime is the time for which an admitted token is not checked again. While the API server is away metrics are
-// needed most.
+// tokenTime is the time for which an admitted token is not checked again. Metrics are needed most while the API server
+// does not answer.
 const tokenTime = 10 * time.Minute
 
 // MetricsReaders returns a function that asks the API server who the bearer of a token is and whether that user may get
 // /metrics. The function returns the HTTP status of the answer. A token that was admitted recently waits for no other.
 func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
-	admitted, limiter := cache.NewExpiring(), rate.NewLimiter(tokenRate, tokenBurst)
+	admitted := cache.NewExpiring()
+	limiter := rate.NewLimiter(tokenRate, tokenBurst)
 	return func(ctx context.Context, token string) int {
-		if _, ok := admitted.Get(token); ok {
+		_, isAdmitted := admitted.Get(token)
+		if isAdmitted {
 			return http.StatusOK
 		}
 		if token == "" {
@@ -52,7 +55,9 @@ func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
 		access, err := c.kube.accessReviews.Create(
 			ctx,
 			&authorization.SubjectAccessReview{Spec: authorization.SubjectAccessReviewSpec{
-				User: review.Status.User.Username, UID: review.Status.User.UID, Groups: review.Status.User.Groups,
+				User:                  review.Status.User.Username,
+				UID:                   review.Status.User.UID,
+				Groups:                review.Status.User.Groups,
 				NonResourceAttributes: &authorization.NonResourceAttributes{Path: "/metrics", Verb: "get"},
 			}},
 			metav1.CreateOptions{},
@@ -68,11 +73,14 @@ func (c Clients) MetricsReaders() func(ctx context.Context, token string) int {
 
 // SelfSigned returns a new self-signed certificate.
 func SelfSigned() (tls.Certificate, error) {
-	certificate, key, err := cert.GenerateSelfSignedCertKeyWithOptions(
-		cert.SelfSignedCertKeyOptions{Host: "holdfast", MaxAge: 10 * 365 * 24 * time.Hour},
-	)
+	options := cert.SelfSignedCertKeyOptions{
+		Host:   "holdfast",
+		MaxAge: 10 * 365 * 24 * time.Hour,
+	}
+	certificate, key, err := cert.GenerateSelfSignedCertKeyWithOptions(options)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
+
 	return tls.X509KeyPair(certificate, key)
 }

@@ -34,39 +34,62 @@ const (
 // dropped at once. An Event without an answer is retried for about a minute, while other Events wait.
 type recorder struct {
 	// warnings have a queue of their own: users look for failures.
-	warnings, notes record.EventBroadcaster
-	warn, note      record.EventRecorder
+	warnings record.EventBroadcaster
+	notes    record.EventBroadcaster
+	warn     record.EventRecorder
+	note     record.EventRecorder
 }
 
+// newRecorder returns a recorder of Events with this source.
 func newRecorder(component string) *recorder {
 	options := []record.BroadcasterOption{
 		record.WithSleepDuration(eventRetry),
 		record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: eventObjects}),
 	}
-	r := &recorder{warnings: record.NewBroadcaster(options...), notes: record.NewBroadcaster(options...)}
+	warnings := record.NewBroadcaster(options...)
+	notes := record.NewBroadcaster(options...)
 
 	source := corev1.EventSource{Component: component}
-	r.warn = r.warnings.NewRecorder(runtime.NewScheme(), source)
-	r.note = r.notes.NewRecorder(runtime.NewScheme(), source)
-	return r
-}
-
-// Event sends an Event about an object: Normal if good, Warning if not. It is written in the background, with the time
-// of this call.
-func (k *Cluster) Event(o lb.Object, uid types.UID, good bool, reason lb.Reason, message string) {
-	if good {
-		k.events.note.Event(reference(o, uid), corev1.EventTypeNormal, string(reason), message)
-	} else {
-		k.events.warn.Event(reference(o, uid), corev1.EventTypeWarning, string(reason), message)
+	return &recorder{
+		warnings: warnings,
+		notes:    notes,
+		warn:     warnings.NewRecorder(runtime.NewScheme(), source),
+		note:     notes.NewRecorder(runtime.NewScheme(), source),
 	}
 }
 
+// Event sends an Event about an object: Normal if isGood is set, otherwise Warning. It is written in the background,
+// with the time of this call.
+func (k *Cluster) Event(
+	o lb.Object,
+	uid types.UID,
+	isGood bool,
+	reason lb.Reason,
+	message string,
+) {
+	object := reference(o, uid)
+	if isGood {
+		k.events.note.Event(object, corev1.EventTypeNormal, string(reason), message)
+	} else {
+		k.events.warn.Event(object, corev1.EventTypeWarning, string(reason), message)
+	}
+}
+
+// reference returns the reference of an Event to its object.
 func reference(o lb.Object, uid types.UID) *corev1.ObjectReference {
 	version := v1beta1.GroupVersion.String()
-	if o.Kind == "Service" || o.Kind == "Node" || o.Kind == "Secret" {
+	switch o.Kind {
+	case "Service", "Node", "Secret":
 		version = "v1"
 	}
-	return &corev1.ObjectReference{APIVersion: version, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: uid}
+
+	return &corev1.ObjectReference{
+		APIVersion: version,
+		Kind:       o.Kind,
+		Namespace:  o.Namespace,
+		Name:       o.Name,
+		UID:        uid,
+	}
 }
 
 // run writes Events until ctx is cancelled. In a burst it writes notes at most once per burstInterval. isBurst reports
@@ -75,23 +98,31 @@ func (r *recorder) run(ctx context.Context, sink record.EventSink, isBurst func(
 	defer r.warnings.Shutdown()
 	defer r.notes.Shutdown()
 	r.warnings.StartRecordingToSink(sink)
-	r.notes.StartRecordingToSink(burstSink{sink, ctx, isBurst, rate.NewLimiter(rate.Every(burstInterval), 1)})
+	r.notes.StartRecordingToSink(burstSink{
+		EventSink: sink,
+		ctx:       ctx,
+		isBurst:   isBurst,
+		limiter:   rate.NewLimiter(rate.Every(burstInterval), 1),
+	})
 	<-ctx.Done()
 }
 
-// eventSink writes Events to their namespaces. It does so while the process ends too.
-type eventSink struct{ kind[*corev1.Event] }
+// eventSink writes Events to their namespaces, even while the process ends. It implements record.EventSink.
+type eventSink struct{ kindClient[*corev1.Event] }
 
+// Create creates an Event.
 func (s eventSink) Create(e *corev1.Event) (*corev1.Event, error) {
-	return s.kind(e.Namespace).Create(context.Background(), e, metav1.CreateOptions{})
+	return s.kindClient(e.Namespace).Create(context.Background(), e, metav1.CreateOptions{})
 }
 
+// Update replaces an Event.
 func (s eventSink) Update(e *corev1.Event) (*corev1.Event, error) {
-	return s.kind(e.Namespace).Update(context.Background(), e, metav1.UpdateOptions{})
+	return s.kindClient(e.Namespace).Update(context.Background(), e, metav1.UpdateOptions{})
 }
 
+// Patch changes an Event.
 func (s eventSink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
-	return s.kind(e.Namespace).
+	return s.kindClient(e.Namespace).
 		Patch(context.Background(), e.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 }
 
@@ -103,6 +134,7 @@ type burstSink struct {
 	limiter *rate.Limiter
 }
 
+// Create creates an Event. In a burst it first waits for its turn.
 func (s burstSink) Create(e *corev1.Event) (*corev1.Event, error) {
 	if s.isBurst() {
 		_ = s.limiter.Wait(s.ctx) // an Event after the end of ctx is the last one

@@ -19,38 +19,41 @@ import (
 const (
 	// serviceCIDRsPath lists a kind that API servers have from Kubernetes 1.33 on.
 	serviceCIDRsPath = "/apis/networking.k8s.io/v1/servicecidrs"
-	// serviceCIDRsInterval is the time between two lists. The kind changes when an administrator adds a range; a watch
-	// of a kind that the API server may not have yet would have to be repeated too, and its types would be in every
-	// speaker's program.
+	// serviceCIDRsInterval is the time between two lists. The objects change only when an administrator adds a range. A
+	// watch of a kind that the API server may lack would have to be repeated too, and would add the types to every
+	// speaker.
 	serviceCIDRsInterval = time.Minute
 	// serviceCIDRsTime bounds one list.
 	serviceCIDRsTime = 5 * time.Second
 )
 
-// serviceCIDRs are the ServiceCIDRs as last listed. Where the API server does not have the kind there are none.
+// serviceCIDRs are the ServiceCIDRs as last listed; none if the API server does not have the kind.
 type serviceCIDRs struct {
 	last atomic.Pointer[[]config.ServiceCIDR]
-	// one list is made at a time.
-	mu     sync.Mutex
+	// mu makes the lists sequential.
+	mu sync.Mutex
+	// failed reports whether the last list failed.
 	failed bool
 }
 
-// all returns the same list as before while nothing changed.
+// all returns the ServiceCIDRs. It returns the same list as before if nothing changed.
 func (s *serviceCIDRs) all() []config.ServiceCIDR {
-	if list := s.last.Load(); list != nil {
+	list := s.last.Load()
+	if list != nil {
 		return *list
 	}
 	return nil
 }
 
-// run lists them until ctx is cancelled: an upgrade brings the kind while the process runs.
+// run lists the ServiceCIDRs until ctx is cancelled. An upgrade of the API server may add the kind meanwhile.
 func (s *serviceCIDRs) run(ctx context.Context, k *Cluster) error {
-	wait.UntilWithContext(ctx, func(ctx context.Context) { s.refresh(ctx, k) }, serviceCIDRsInterval)
+	refresh := func(ctx context.Context) { s.refresh(ctx, k) }
+	wait.UntilWithContext(ctx, refresh, serviceCIDRsInterval)
 	return nil
 }
 
-// refresh lists them once, and kicks if they changed. An error leaves what is known, and is logged once: ClusterIPs
-// show the ranges too.
+// refresh lists the ServiceCIDRs once, and kicks if they changed. After an error the last list stays. The error is
+// logged once, since ClusterIPs show the ranges too.
 func (s *serviceCIDRs) refresh(ctx context.Context, k *Cluster) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,15 +62,14 @@ func (s *serviceCIDRs) refresh(ctx context.Context, k *Cluster) {
 	list, err := k.clients.serviceCIDRs(ctx)
 	if err != nil {
 		if !s.failed && ctx.Err() == nil {
-			k.config.Log.Warn(
-				"cannot list ServiceCIDRs; pools withhold only the ClusterIPs that are in use",
-				"error",
-				err,
-			)
+			k.config.Log.Warn("cannot list ServiceCIDRs; pools withhold only the ClusterIPs that are in use",
+				"error", err)
 			s.failed = true
 		}
+
 		return
 	}
+
 	s.failed = false
 	if !reflect.DeepEqual(s.all(), list) {
 		s.last.Store(&list)
@@ -75,7 +77,7 @@ func (s *serviceCIDRs) refresh(ctx context.Context, k *Cluster) {
 	}
 }
 
-// serviceCIDRs lists them from the API server; none if it does not have the kind.
+// serviceCIDRs lists the ServiceCIDRs from the API server; none if it does not have the kind.
 func (c Clients) serviceCIDRs(ctx context.Context) (out []config.ServiceCIDR, err error) {
 	var list struct {
 		Items []struct {
@@ -97,14 +99,18 @@ func (c Clients) serviceCIDRs(ctx context.Context) (out []config.ServiceCIDR, er
 	if err != nil {
 		return nil, fmt.Errorf("list ServiceCIDRs: %w", err)
 	}
+
 	for _, item := range list.Items {
 		s := config.ServiceCIDR{Name: item.Metadata.Name}
 		for _, cidr := range item.Spec.CIDRs {
-			if p, err := netip.ParsePrefix(cidr); err == nil { // the API server has checked it
+			p, err := netip.ParsePrefix(cidr)
+			if err == nil { // the API server has checked it
 				s.CIDRs = append(s.CIDRs, p)
 			}
 		}
+
 		out = append(out, s)
 	}
+
 	return out, nil
 }

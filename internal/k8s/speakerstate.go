@@ -16,10 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// speakerStates is the resource of the SpeakerStates.
 const speakerStates = "speakerstates"
 
 // SpeakerStates returns the states of all speakers, in no particular order.
-func (k *Cluster) SpeakerStates() []*v1beta1.SpeakerState { return k.speakerStates.List() }
+func (k *Cluster) SpeakerStates() []*v1beta1.SpeakerState {
+	return k.speakerStates.List()
+}
 
 // FreshSpeakerStates lists the states of all speakers from the API server itself, past the cache.
 func (k *Cluster) FreshSpeakerStates(ctx context.Context) ([]*v1beta1.SpeakerState, error) {
@@ -46,6 +49,7 @@ func (k *Cluster) NodesWithSpeaker(ctx context.Context) (map[string]bool, error)
 	for _, p := range pods.Items {
 		nodes[p.Spec.NodeName] = true
 	}
+
 	return nodes, nil
 }
 
@@ -58,33 +62,44 @@ func (k *Cluster) ExpectedSpeakers() int {
 	return n
 }
 
-// UpdateSpeakerState writes the differences of the conditions, which belong to the controller. Its loops write
-// different ones, and the speaker the rest, so that a write that another overtook is repeated on the object as it is.
+// UpdateSpeakerState writes the differences of the conditions, which belong to the controller. A write that another one
+// overtook is repeated on the new version of the object: loops of the controller write different conditions, and the
+// speaker writes the rest of the status.
 func (k *Cluster) UpdateSpeakerState(
 	ctx context.Context,
 	o *v1beta1.SpeakerState,
 	conditions []metav1.Condition,
 ) (bool, error) {
 	wrote, err := k.speakerStates.updateConditions(ctx, o, o.Status.Conditions, conditions)
-	if apierrors.IsConflict(err) {
-		if o, err = k.SpeakerState(ctx, o.Name); err == nil {
-			wrote, err = k.speakerStates.updateConditions(ctx, o, o.Status.Conditions, conditions)
-		}
+	if !apierrors.IsConflict(err) {
+		return wrote, err
 	}
-	return wrote, err
+
+	o, err = k.SpeakerState(ctx, o.Name)
+	if err != nil {
+		return false, err
+	}
+
+	return k.speakerStates.updateConditions(ctx, o, o.Status.Conditions, conditions)
 }
 
 // SpeakerState reads the state of one speaker from the API server itself.
 func (k *Cluster) SpeakerState(ctx context.Context, node string) (*v1beta1.SpeakerState, error) {
 	state := &v1beta1.SpeakerState{}
-	if err := k.clients.holdfast.Get().Resource(speakerStates).Name(node).Do(ctx).Into(state); err != nil {
+	err := k.clients.holdfast.Get().
+		Resource(speakerStates).
+		Name(node).
+		Do(ctx).
+		Into(state)
+	if err != nil {
 		return nil, fmt.Errorf("read speakerstate %s: %w", node, err)
 	}
+
 	return state, nil
 }
 
-// WriteSpeakerState writes all of a speaker's state except the conditions, which
-// belong to the controller, and creates the object if necessary.
+// WriteSpeakerState writes all of a speaker's state except the conditions, which belong to the controller. It creates
+// the object if necessary.
 func (k *Cluster) WriteSpeakerState(ctx context.Context, node string, status v1beta1.SpeakerStateStatus) error {
 	status.Conditions = nil // left out of the patch
 	return k.patchSpeakerState(ctx, node, status)
@@ -107,51 +122,64 @@ func (k *Cluster) patchSpeakerState(ctx context.Context, node string, status any
 			Do(ctx).
 			Error()
 	}
+
 	err := write()
 	if apierrors.IsNotFound(err) {
-		if err = k.createSpeakerState(ctx, node); err == nil {
+		err = k.createSpeakerState(ctx, node)
+		if err == nil {
 			err = write()
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("write speakerstate %s: %w", node, err)
 	}
+
 	return nil
 }
 
-// createSpeakerState makes the Node own the object, so that both are deleted together.
+// createSpeakerState creates a SpeakerState that its Node owns, so that both are deleted together.
 func (k *Cluster) createSpeakerState(ctx context.Context, node string) error {
 	metadata := metav1.ObjectMeta{Name: node}
-	if n := k.nodeOf(node); n.UID != "" {
+	n := k.nodeOf(node)
+	if n.UID != "" {
 		metadata.OwnerReferences = []metav1.OwnerReference{
-			{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: node, UID: n.UID},
+			{
+				APIVersion: corev1.SchemeGroupVersion.String(),
+				Kind:       "Node",
+				Name:       node,
+				UID:        n.UID,
+			},
 		}
 	}
 	// Without a status: its empty fields would be encoded as null, which only a patch accepts.
 	body := asJSON(metav1.PartialObjectMetadata{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "SpeakerState"},
+		TypeMeta:   typeMeta("SpeakerState"),
 		ObjectMeta: metadata,
 	})
 	err := k.clients.holdfast.Post().Resource(speakerStates).Body(body).Do(ctx).Error()
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
+
 	return err
 }
 
-// nodeOf returns a node; an empty one if it is not there.
+// nodeOf returns the Node of a name; an empty Node if there is none.
 func (k *Cluster) nodeOf(name string) *corev1.Node {
-	return cmp.Or(k.nodes.Map().Of(lb.Key{Name: name}), &corev1.Node{})
+	node := k.nodes.Map().Of(lb.Key{Name: name})
+	return cmp.Or(node, &corev1.Node{})
 }
 
-// PeersOf returns the names of the BGPPeers that select a node, also of those that cannot be used there.
+// PeersOf returns the names of the BGPPeers that select a node, including peers that cannot be used there.
 func (k *Cluster) PeersOf(node string) map[string]bool {
-	out, labels := map[string]bool{}, k.nodeOf(node).Labels
+	out := map[string]bool{}
+	labels := k.nodeOf(node).Labels
 	for _, p := range k.peers.List() {
 		if config.Selects(p, labels) {
 			out[p.Name] = true
 		}
 	}
+
 	return out
 }
 
@@ -160,8 +188,8 @@ func (k *Cluster) ReadyWithoutSessions(node string) bool {
 	return k.nodeOf(node).Annotations[v1beta1.AnnotationReadyWithoutSessions] == "true"
 }
 
-// Kernels returns, by node, ports of its speaker and its kubelet: the node's kernel
-// answers there even if these processes died.
+// Kernels returns the ports of the speaker and the kubelet of each node. The node's kernel answers there even if these
+// processes died.
 func (k *Cluster) Kernels(membersPort uint16) map[string][]netip.AddrPort {
 	return kernels(k.SpeakerAddresses(), k.nodes.List(), membersPort)
 }
@@ -170,32 +198,43 @@ func (k *Cluster) Kernels(membersPort uint16) map[string][]netip.AddrPort {
 // the Node lists.
 const maxKernelAddresses = 4
 
+// kernels returns the ports of Kernels, given the addresses of the speakers by node.
 func kernels(speakers map[string]netip.Addr, nodes []*corev1.Node, membersPort uint16) map[string][]netip.AddrPort {
 	out := map[string][]netip.AddrPort{}
 	for node, a := range speakers {
 		out[node] = append(out[node], netip.AddrPortFrom(a, membersPort))
 	}
+
 	for _, n := range nodes {
 		port := uint16(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
 		if port == 0 {
 			continue
 		}
-		addresses := []netip.Addr{}
-		if a, known := speakers[n.Name]; known {
-			addresses = append(addresses, a)
-		}
-		for _, address := range n.Status.Addresses {
-			a, err := netip.ParseAddr(address.Address)
-			if err == nil &&
-				address.Type == corev1.NodeInternalIP &&
-				len(addresses) < maxKernelAddresses &&
-				!slices.Contains(addresses, a) {
-				addresses = append(addresses, a)
-			}
-		}
-		for _, a := range addresses {
+		for _, a := range kubeletAddresses(n, speakers[n.Name]) {
 			out[n.Name] = append(out[n.Name], netip.AddrPortFrom(a, port))
 		}
 	}
+
+	return out
+}
+
+// kubeletAddresses returns the addresses of a node, first the address of its speaker if that is valid.
+func kubeletAddresses(n *corev1.Node, speaker netip.Addr) (out []netip.Addr) {
+	if speaker.IsValid() {
+		out = append(out, speaker)
+	}
+
+	for _, address := range n.Status.Addresses {
+		if len(out) == maxKernelAddresses {
+			break
+		}
+
+		a, err := netip.ParseAddr(address.Address)
+		isUsable := err == nil && address.Type == corev1.NodeInternalIP
+		if isUsable && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+
 	return out
 }

@@ -22,40 +22,47 @@ const StandardFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 // ServiceUpdate is the desired state of a Service; fields that it does not name stay as they are.
 type ServiceUpdate struct {
-	// Service as it was read; the write fails if it changed since.
+	// Service is the Service as it was read. The write fails if it changed since.
 	Service *corev1.Service
 	// SetAddresses replaces the addresses of status.loadBalancer by Addresses.
 	SetAddresses bool
 	Addresses    []netip.Addr
-	// Hostname is shown beside each address; FormerHostname is what we wrote there before.
-	Hostname, FormerHostname string
-	// Proxied reports whether proxies serve the addresses. With ProxyMode, or if an address has it already, pods and
-	// nodes must use the proxies too (ipMode Proxy). Otherwise the ipMode in the status stays.
-	Proxied, ProxyMode bool
-	// Conditions of ours, without times.
+	// Hostname is shown beside each address.
+	Hostname string
+	// FormerHostname is the host name that we wrote there before.
+	FormerHostname string
+	// Proxied reports whether proxies serve the addresses.
+	Proxied bool
+	// ProxyMode makes pods and nodes use the proxies too (ipMode Proxy). So does an address that has this mode already,
+	// if Proxied is set. Otherwise the ipMode in the status stays.
+	ProxyMode bool
+	// Conditions are conditions of ours, without times.
 	Conditions []metav1.Condition
-	// RemoveConditions by type.
+	// RemoveConditions are the types of conditions to remove.
 	RemoveConditions []string
-	// Annotations of ours; an empty value removes one.
+	// Annotations are annotations of ours. An empty value removes an annotation.
 	Annotations map[string]string
-	// Finalizers to add (true) or remove (false); others stay.
+	// Finalizers are the finalizers to add (true) or remove (false); others stay.
 	Finalizers map[string]bool
 	// Refusal is the type of the condition that reports which part of the update the API server refuses. The condition
 	// exists only while a part is refused. "" is none.
 	Refusal string
 }
 
-// UpdateService writes the difference between the actual and the desired state of a
-// Service. It returns the Service as it is then, nil if nothing was written. A Refused
-// error means that the API server calls a part invalid; the other parts are written. An
-// Overtaken error means that the Service changed meanwhile: decide again soon, since the
-// watch kicks only for changes that matter to a decision.
+// UpdateService writes the difference between the actual and the desired state of a Service. It returns the resulting
+// Service; nil if nothing was written.
+//
+// A Refused error means that the API server calls a part invalid; the other parts are written. An Overtaken error means
+// that the Service changed meanwhile: decide again soon, since the watch kicks only for changes that matter to a
+// decision.
 func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (after *corev1.Service, err error) {
 	body := u.encode()
 	if body == nil {
 		return nil, nil
 	}
-	err = k.attempts.attempt(ctx, "service "+config.KeyOf(u.Service).String(), body, func() (err error) {
+
+	what := "service " + config.KeyOf(u.Service).String()
+	err = k.attempts.attempt(ctx, what, body, func() (err error) {
 		after, err = k.patchService(ctx, u, body)
 		if apierrors.IsInvalid(err) {
 			after, err = k.writeParts(ctx, u)
@@ -65,6 +72,7 @@ func (k *Cluster) UpdateService(ctx context.Context, u ServiceUpdate) (after *co
 	return after, err
 }
 
+// patchService sends a patch of a Service, and overlays and returns the result.
 func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte) (*corev1.Service, error) {
 	s := u.Service
 	after, err := k.clients.kube.services(s.Namespace).
@@ -73,6 +81,7 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 		k.services.recordUnanswered(held(s), u.gains(), err)
 		return nil, fmt.Errorf("patch status of service %s: %w", config.KeyOf(s), err)
 	}
+
 	k.services.recordWrite(held(after))
 	return after, nil
 }
@@ -91,53 +100,64 @@ func (u ServiceUpdate) gains() []netip.Addr {
 	if !u.SetAddresses {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(u.Addresses), func(a netip.Addr) bool {
-		return slices.ContainsFunc(
-			u.Service.Status.LoadBalancer.Ingress,
-			func(in corev1.LoadBalancerIngress) bool { return in.IP == a.String() },
-		)
-	})
+
+	isShown := func(a netip.Addr) bool {
+		text := a.String()
+		return slices.ContainsFunc(u.Service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
+			return in.IP == text
+		})
+	}
+	return slices.DeleteFunc(slices.Clone(u.Addresses), isShown)
 }
 
 // Loses reports whether the update takes an address from the status and adds none.
 func (u ServiceUpdate) Loses() bool {
-	return u.SetAddresses &&
-		len(u.gains()) == 0 &&
-		slices.ContainsFunc(u.Service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
-			a, err := netip.ParseAddr(in.IP)
-			return err == nil && !slices.Contains(u.Addresses, a)
-		})
+	if !u.SetAddresses || len(u.gains()) > 0 {
+		return false
+	}
+
+	return slices.ContainsFunc(u.Service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
+		a, err := netip.ParseAddr(in.IP)
+		return err == nil && !slices.Contains(u.Addresses, a)
+	})
 }
 
 // IsDone reports whether the Service already is as desired.
-func (u ServiceUpdate) IsDone() bool { return u.patch(metav1.Time{}) == nil }
-
-// Overtaken reports whether a write failed only because the object was changed, created or
-// deleted meanwhile.
-func Overtaken(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+func (u ServiceUpdate) IsDone() bool {
+	return u.patch(metav1.Time{}) == nil
 }
 
-// patch returns a strategic merge patch of metadata and status, or nil if nothing
-// differs. The resource version makes the API server reject it if another client
-// wrote meanwhile, since ingress is one atomic list.
+// Overtaken reports whether a write failed only because the object was changed, created or deleted meanwhile.
+func Overtaken(err error) bool {
+	return apierrors.IsConflict(err) ||
+		apierrors.IsAlreadyExists(err) ||
+		apierrors.IsNotFound(err)
+}
+
+// patch returns a strategic merge patch of metadata and status, or nil if nothing differs. The resource version makes
+// the API server reject it if another client wrote meanwhile, since ingress is one atomic list.
 func (u ServiceUpdate) patch(at metav1.Time) map[string]any {
-	metadata, status := map[string]any{}, map[string]any{}
+	metadata := map[string]any{}
+	status := map[string]any{}
 	annotations := u.annotations()
 	if len(annotations) > 0 {
 		metadata["annotations"] = annotations
 	}
+
 	add, remove := u.finalizers()
 	if len(add) > 0 {
 		metadata["finalizers"] = add
 	}
+
 	if len(remove) > 0 {
 		metadata["$deleteFromPrimitiveList/finalizers"] = remove
 	}
+
 	ingress, isChanged := u.ingress()
 	if u.SetAddresses && isChanged {
 		status["loadBalancer"] = map[string]any{"ingress": ingress}
 	}
+
 	conditions := u.conditions(at)
 	if len(conditions) > 0 {
 		status["conditions"] = conditions
@@ -145,14 +165,17 @@ func (u ServiceUpdate) patch(at metav1.Time) map[string]any {
 	if len(metadata) == 0 && len(status) == 0 {
 		return nil
 	}
+
 	metadata["resourceVersion"] = u.Service.ResourceVersion
 	patch := map[string]any{"metadata": metadata}
 	if len(status) > 0 {
 		patch["status"] = status
 	}
+
 	return patch
 }
 
+// annotations returns the entries of the patch for the annotations; nil removes an annotation.
 func (u ServiceUpdate) annotations() map[string]any {
 	out := map[string]any{}
 	for name, want := range u.Annotations {
@@ -164,6 +187,7 @@ func (u ServiceUpdate) annotations() map[string]any {
 			out[name] = want
 		}
 	}
+
 	return out
 }
 
@@ -171,28 +195,35 @@ func (u ServiceUpdate) annotations() map[string]any {
 // server would reject the whole patch.
 func (u ServiceUpdate) finalizers() (add, remove []string) {
 	for _, f := range slices.Sorted(maps.Keys(u.Finalizers)) {
+		isWanted := u.Finalizers[f]
 		exists := slices.Contains(u.Service.Finalizers, f)
+		mayAdd := !exists && u.Service.DeletionTimestamp == nil
 		switch {
-		case u.Finalizers[f] && !exists && u.Service.DeletionTimestamp == nil:
+		case isWanted && mayAdd:
 			add = append(add, f)
-		case !u.Finalizers[f] && exists:
+		case !isWanted && exists:
 			remove = append(remove, f)
 		}
 	}
+
 	return add, remove
 }
 
 // conditions returns the entries of the patch for the conditions.
 func (u ServiceUpdate) conditions(at metav1.Time) []any {
 	var out []any
-	for _, c := range Changed(u.Service.Status.Conditions, u.Conditions, u.Service.Generation, at) {
+	have := u.Service.Status.Conditions
+	for _, c := range Changed(have, u.Conditions, u.Service.Generation, at) {
 		out = append(out, c)
 	}
-	for _, t := range slices.Concat(u.RemoveConditions, []string{u.Refusal}) {
-		if meta.FindStatusCondition(u.Service.Status.Conditions, t) != nil {
+
+	obsolete := slices.Concat(u.RemoveConditions, []string{u.Refusal})
+	for _, t := range obsolete {
+		if meta.FindStatusCondition(have, t) != nil {
 			out = append(out, map[string]any{"$patch": "delete", "type": t})
 		}
 	}
+
 	return out
 }
 
@@ -202,18 +233,29 @@ func (u ServiceUpdate) conditions(at metav1.Time) []any {
 func Changed(have, want []metav1.Condition, generation int64, at metav1.Time) []metav1.Condition {
 	var out []metav1.Condition
 	for _, c := range want {
-		c.LastTransitionTime, c.ObservedGeneration = at, generation
-		if before := meta.FindStatusCondition(have, c.Type); before != nil {
-			same := before.Status == c.Status && before.Reason == c.Reason && before.Message == c.Message
-			if same && (generation == 0 || before.ObservedGeneration == generation) {
-				continue
-			}
-			if before.Status == c.Status {
-				c.LastTransitionTime = before.LastTransitionTime
-			}
+		c.LastTransitionTime = at
+		c.ObservedGeneration = generation
+		before := meta.FindStatusCondition(have, c.Type)
+		if before == nil {
+			out = append(out, c)
+			continue
 		}
+
+		isSame := before.Status == c.Status &&
+			before.Reason == c.Reason &&
+			before.Message == c.Message
+		isCurrent := generation == 0 || before.ObservedGeneration == generation
+		if isSame && isCurrent {
+			continue
+		}
+
+		if before.Status == c.Status {
+			c.LastTransitionTime = before.LastTransitionTime
+		}
+
 		out = append(out, c)
 	}
+
 	return out
 }
 
@@ -221,8 +263,10 @@ func Changed(have, want []metav1.Condition, generation int64, at metav1.Time) []
 // that others wrote (ipMode, ports, a hostname) stay, and so do entries with only a hostname.
 func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 	have := u.Service.Status.LoadBalancer.Ingress
-	leaves := !u.Proxied && meta.IsStatusConditionTrue(u.Service.Status.Conditions, v1beta1.ConditionProxied)
-	mode := u.ProxyMode || u.Proxied && slices.ContainsFunc(have, proxyMode)
+	wasProxied := meta.IsStatusConditionTrue(u.Service.Status.Conditions, v1beta1.ConditionProxied)
+	leavesProxies := wasProxied && !u.Proxied
+	wantsProxyMode := u.ProxyMode || u.Proxied && slices.ContainsFunc(have, hasProxyMode)
+
 	out := []corev1.LoadBalancerIngress{}
 	for _, a := range u.Addresses {
 		entry := corev1.LoadBalancerIngress{IP: a.String()}
@@ -233,34 +277,41 @@ func (u ServiceUpdate) ingress() ([]corev1.LoadBalancerIngress, bool) {
 		if i >= 0 {
 			entry = have[i]
 		}
+
 		switch {
-		case mode:
+		case wantsProxyMode:
 			entry.IPMode = new(corev1.LoadBalancerIPModeProxy)
-		case leaves && proxyMode(entry):
+		case leavesProxies && hasProxyMode(entry):
 			entry.IPMode = nil
 		}
+
 		if u.Hostname != "" || entry.Hostname == u.FormerHostname {
 			entry.Hostname = u.Hostname
 		}
+
 		out = append(out, entry)
 	}
+
 	for _, in := range have {
 		if in.IP == "" {
 			out = append(out, in)
 		}
 	}
-	same := slices.EqualFunc(have, out, func(a, b corev1.LoadBalancerIngress) bool {
-		return a.IP == b.IP && a.Hostname == b.Hostname && proxyMode(a) == proxyMode(b)
+
+	isSame := slices.EqualFunc(have, out, func(a, b corev1.LoadBalancerIngress) bool {
+		return a.IP == b.IP &&
+			a.Hostname == b.Hostname &&
+			hasProxyMode(a) == hasProxyMode(b)
 	})
-	return out, !same
+	return out, !isSame
 }
 
 // HasProxyMode reports whether an address of a Service has ipMode Proxy.
 func HasProxyMode(s *corev1.Service) bool {
-	return slices.ContainsFunc(s.Status.LoadBalancer.Ingress, proxyMode)
+	return slices.ContainsFunc(s.Status.LoadBalancer.Ingress, hasProxyMode)
 }
 
-// proxyMode reports whether an address has ipMode Proxy.
-func proxyMode(in corev1.LoadBalancerIngress) bool {
+// hasProxyMode reports whether an address has ipMode Proxy.
+func hasProxyMode(in corev1.LoadBalancerIngress) bool {
 	return in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy
 }

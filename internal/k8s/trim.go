@@ -18,9 +18,11 @@ func trim(o any) (any, error) {
 	n, isNode := o.(*corev1.Node)
 	if isNode { // client-go transforms a list twice, and the results of the first time are in use
 		copied := *n
-		copied.Annotations, copied.Status.Conditions = maps.Clone(n.Annotations), slices.Clone(n.Status.Conditions)
+		copied.Annotations = maps.Clone(n.Annotations)
+		copied.Status.Conditions = slices.Clone(n.Status.Conditions)
 		o = &copied
 	}
+
 	m, err := meta.Accessor(o)
 	if err != nil {
 		return o, nil // a tombstone
@@ -37,19 +39,29 @@ func trim(o any) (any, error) {
 		trimNode(o)
 	case *corev1.Secret:
 		o.Annotations = nil // kubectl apply keeps a copy of the data there
-		maps.DeleteFunc(o.Data, func(entry string, _ []byte) bool { return entry != corev1.BasicAuthPasswordKey })
+		maps.DeleteFunc(o.Data, func(entry string, _ []byte) bool {
+			return entry != corev1.BasicAuthPasswordKey
+		})
 	case *corev1.Pod:
 		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
 	case *discoveryv1.EndpointSlice:
 		trimSlice(o)
 	}
+
 	return o, nil
 }
 
+// trimNode drops the fields of a Node that Holdfast does not read.
 func trimNode(o *corev1.Node) {
-	o.Spec = corev1.NodeSpec{PodCIDRs: o.Spec.PodCIDRs, Unschedulable: o.Spec.Unschedulable, Taints: o.Spec.Taints}
+	o.Spec = corev1.NodeSpec{
+		PodCIDRs:      o.Spec.PodCIDRs,
+		Unschedulable: o.Spec.Unschedulable,
+		Taints:        o.Spec.Taints,
+	}
 	o.Labels = sharedKeys(o.Labels)
-	maps.DeleteFunc(o.Annotations, func(name, _ string) bool { return name != v1beta1.AnnotationReadyWithoutSessions })
+	maps.DeleteFunc(o.Annotations, func(name, _ string) bool {
+		return name != v1beta1.AnnotationReadyWithoutSessions
+	})
 
 	conditions := slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
@@ -61,6 +73,7 @@ func trimNode(o *corev1.Node) {
 			Message: shared(c.Message),
 		}
 	}
+
 	o.Status = corev1.NodeStatus{
 		Addresses:       o.Status.Addresses,
 		Conditions:      exact(conditions),
@@ -68,20 +81,25 @@ func trimNode(o *corev1.Node) {
 	}
 }
 
+// trimSlice drops the fields of an EndpointSlice that Holdfast does not read.
 func trimSlice(o *discoveryv1.EndpointSlice) {
-	labels := o.Labels
+	labels := map[string]string{
+		discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName],
+	}
+	for _, name := range []string{config.LabelServiceProxyName, config.LabelHeadless} {
+		_, isSet := o.Labels[name]
+		if isSet {
+			labels[name] = ""
+		}
+	}
+
 	o.ObjectMeta = metav1.ObjectMeta{
 		Name:              o.Name,
 		Namespace:         shared(o.Namespace),
 		UID:               o.UID,
 		ResourceVersion:   o.ResourceVersion,
 		DeletionTimestamp: o.DeletionTimestamp,
-		Labels:            map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]},
-	}
-	for _, name := range []string{config.LabelServiceProxyName, config.LabelHeadless} {
-		if _, ok := labels[name]; ok {
-			o.Labels[name] = ""
-		}
+		Labels:            labels,
 	}
 
 	o.Endpoints = exact(o.Endpoints)
@@ -90,9 +108,11 @@ func trimSlice(o *discoveryv1.EndpointSlice) {
 			Ready:   sharedField(e.Conditions.Ready),
 			Serving: sharedField(e.Conditions.Serving),
 		}
-		if e.Conditions.Terminating != nil && *e.Conditions.Terminating {
+		isTerminating := e.Conditions.Terminating != nil && *e.Conditions.Terminating
+		if isTerminating {
 			c.Terminating = sharedField(e.Conditions.Terminating)
 		}
+
 		o.Endpoints[i] = discoveryv1.Endpoint{
 			Addresses:  e.Addresses,
 			Conditions: c,
@@ -100,6 +120,7 @@ func trimSlice(o *discoveryv1.EndpointSlice) {
 			TargetRef:  e.TargetRef,
 		}
 	}
+
 	for i, p := range o.Ports {
 		o.Ports[i] = discoveryv1.EndpointPort{
 			Name:     sharedField(p.Name),
@@ -109,10 +130,14 @@ func trimSlice(o *discoveryv1.EndpointSlice) {
 	}
 }
 
+// trimService drops the fields of a Service that Holdfast does not read.
 func trimService(o *corev1.Service) {
 	o.OwnerReferences = nil
 	delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
-	o.Namespace, o.Labels, o.Annotations = shared(o.Namespace), sharedMap(o.Labels), sharedKeys(o.Annotations)
+	o.Namespace = shared(o.Namespace)
+	o.Labels = sharedMap(o.Labels)
+	o.Annotations = sharedKeys(o.Annotations)
+
 	for i, f := range o.Finalizers {
 		o.Finalizers[i] = shared(f)
 	}
@@ -122,13 +147,17 @@ func trimService(o *corev1.Service) {
 		in := &o.Status.LoadBalancer.Ingress[i]
 		in.IPMode = sharedField(in.IPMode)
 	}
+
 	o.Status.Conditions = exact(o.Status.Conditions)
 	for i := range o.Status.Conditions {
 		c := &o.Status.Conditions[i]
-		c.Type, c.Status, c.Reason = shared(c.Type), shared(c.Status), shared(c.Reason)
+		c.Type = shared(c.Type)
+		c.Status = shared(c.Status)
+		c.Reason = shared(c.Reason)
 	}
 }
 
+// trimServiceSpec drops the fields of a Service's spec that Holdfast does not read.
 func trimServiceSpec(s *corev1.ServiceSpec) {
 	s.IPFamilies = nil
 	s.SessionAffinityConfig = nil
@@ -142,6 +171,7 @@ func trimServiceSpec(s *corev1.ServiceSpec) {
 	s.IPFamilyPolicy = sharedField(s.IPFamilyPolicy)
 	s.InternalTrafficPolicy = sharedField(s.InternalTrafficPolicy)
 	s.LoadBalancerClass = sharedField(s.LoadBalancerClass)
+
 	for i, p := range s.Ports {
 		s.Ports[i] = corev1.ServicePort{
 			Name:     shared(p.Name),

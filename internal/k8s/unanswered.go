@@ -33,9 +33,11 @@ func mayHaveLanded(err error) bool {
 	}
 
 	var status apierrors.APIStatus
-	if errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError {
+	isRefused := errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError
+	if isRefused {
 		return false
 	}
+
 	var deferred *deferredError
 	return !errors.As(err, &deferred)
 }
@@ -50,20 +52,31 @@ func (v *View[T]) recordUnanswered(t T, addresses []netip.Addr, err error) {
 	defer v.mu.Unlock()
 	key := config.KeyOf(t)
 	last, ok := v.unanswered[key]
-	if ok && last.object.GetResourceVersion() == t.GetResourceVersion() {
+	isSameVersion := ok && last.object.GetResourceVersion() == t.GetResourceVersion()
+	if isSameVersion {
 		addresses = slices.Concat(last.addresses, addresses)
 		slices.SortFunc(addresses, netip.Addr.Compare)
 		addresses = slices.Compact(addresses)
 	}
-	v.unanswered[key] = unansweredWrite[T]{t, addresses, time.Now().Add(writeTime + landTime)}
+
+	v.unanswered[key] = unansweredWrite[T]{
+		object:    t,
+		addresses: addresses,
+		settledAt: time.Now().Add(writeTime + landTime),
+	}
 }
 
-// settle drops the writes to earlier versions of the object, which is now shown as t: a write that landed is part of t,
-// and the others never will land. The caller holds mu.
+// settle drops the writes to versions of an object before t: a write that landed is part of t, and the others will
+// never land. The caller holds mu.
 func (v *View[T]) settle(t T) {
 	key := config.KeyOf(t)
 	w, ok := v.unanswered[key]
-	if ok && (w.object.GetResourceVersion() == "" || isNewer(t, w.object)) {
+	if !ok {
+		return
+	}
+
+	isCreation := w.object.GetResourceVersion() == ""
+	if isCreation || isNewer(t, w.object) {
 		delete(v.unanswered, key)
 	}
 }
@@ -75,23 +88,30 @@ func (v *View[T]) claims(out []lb.Claim, isFloatingIP bool) []lb.Claim {
 
 	first := len(out)
 	for _, w := range v.unanswered {
-		claim := lb.Claim{Key: config.KeyOf(w.object), FloatingIP: isFloatingIP, Addresses: w.addresses}
-		out = append(out, claim)
+		out = append(out, lb.Claim{
+			Key:        config.KeyOf(w.object),
+			FloatingIP: isFloatingIP,
+			Addresses:  w.addresses,
+		})
 	}
-	slices.SortFunc(out[first:], func(a, b lb.Claim) int { return a.Key.Compare(b.Key) })
+
+	slices.SortFunc(out[first:], func(a, b lb.Claim) int {
+		return a.Key.Compare(b.Key)
+	})
 	return out
 }
 
 // Claims returns the addresses that objects may have got by writes without an answer, as of the last call of Objects.
 // FloatingIPs come before the Services that use them.
 func (k *Cluster) Claims() []lb.Claim {
-	return k.services.claims(k.floatingIPs.claims(nil, true), false)
+	claims := k.floatingIPs.claims(nil, true)
+	return k.services.claims(claims, false)
 }
 
 // Settle reads the objects of writes without an answer past every cache, once the writes cannot land any more and no
 // watch has shown whether they landed. It returns the time to decide again; zero for none.
 func (k *Cluster) Settle(ctx context.Context) (again time.Time, err error) {
-	// An API server that is away delays the caller once only, and not for each object.
+	// An unreachable API server delays the caller once, and not for each object.
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
 
@@ -99,6 +119,7 @@ func (k *Cluster) Settle(ctx context.Context) (again time.Time, err error) {
 	if err != nil {
 		return time.Time{}, err
 	}
+
 	floatingIPs, err := k.floatingIPs.read(ctx, k.floatingIPs.get)
 	return lb.Sooner(services, floatingIPs), err
 }
@@ -127,5 +148,6 @@ func (v *View[T]) read(ctx context.Context, get func(context.Context, T) (T, err
 		delete(v.unanswered, config.KeyOf(w.object))
 		v.mu.Unlock()
 	}
+
 	return again, nil
 }

@@ -23,41 +23,32 @@ import (
 // finalizerPrefix begins all our finalizers.
 const finalizerPrefix = "holdfast.dev/"
 
-// Uninstall prepares the cluster for the removal of Holdfast. It sets the mark that
-// daemons obey, waits until every speaker has withdrawn its announcements (the speaker
-// then turns unready) or timeout has passed, and removes our finalizers, so that
-// no object waits for a controller that is gone. Addresses stay in the Services'
-// status for a later installation. Where the DaemonSet is gone already, it says on which nodes the packet filter stays.
+// Uninstall prepares the cluster for the removal of Holdfast. It sets the mark that daemons obey. Then it waits until
+// every speaker has withdrawn its announcements and is no longer ready, or until timeout has passed. At last it removes
+// our finalizers, so that no object waits for a controller that no longer runs.
+//
+// Addresses stay in the Services' status for a later installation. If the DaemonSet is gone already, Uninstall logs the
+// nodes on which the packet filter stays.
 func (c Clients) Uninstall(
 	ctx context.Context,
 	log *slog.Logger,
 	namespace, daemonSet string,
 	timeout time.Duration,
 ) error {
-	marked, err := c.mark(ctx, namespace, daemonSet)
-	switch {
-	case err != nil:
+	isMarked, err := c.mark(ctx, namespace, daemonSet)
+	if err != nil {
 		return err
-	case !marked:
-		err = c.logFilters(ctx, log)
-	default:
-		log.Info("waiting for the speakers to withdraw", "daemonset", daemonSet, "timeout", timeout.String())
-		err := wait.PollUntilContextTimeout(
-			ctx,
-			250*time.Millisecond,
-			timeout,
-			true,
-			func(ctx context.Context) (bool, error) {
-				ds, err := c.kube.daemonSets(namespace).Get(ctx, daemonSet, metav1.GetOptions{})
-				return apierrors.IsNotFound(err) || err == nil && ds.Status.NumberReady == 0, nil
-			},
-		)
-		if err != nil {
-			log.Warn("some speakers did not confirm that they have withdrawn; going on", "error", err)
-		}
 	}
+
+	var logErr error
+	if isMarked {
+		c.waitWithdrawn(ctx, log, namespace, daemonSet, timeout)
+	} else {
+		logErr = c.logFilters(ctx, log)
+	}
+
 	return errors.Join(
-		err,
+		logErr,
 		c.clearOwn(ctx, "ipaddresspools"),
 		c.clearOwn(ctx, "floatingips"),
 		c.clearServices(ctx),
@@ -66,16 +57,40 @@ func (c Clients) Uninstall(
 	)
 }
 
+// waitWithdrawn waits until no speaker is ready, which means that each has withdrawn its announcements.
+func (c Clients) waitWithdrawn(
+	ctx context.Context,
+	log *slog.Logger,
+	namespace, daemonSet string,
+	timeout time.Duration,
+) {
+	log.Info("waiting for the speakers to withdraw", "daemonset", daemonSet, "timeout", timeout.String())
+	isDone := func(ctx context.Context) (bool, error) {
+		ds, err := c.kube.daemonSets(namespace).Get(ctx, daemonSet, metav1.GetOptions{})
+		if err != nil {
+			return apierrors.IsNotFound(err), nil // any other error is transient
+		}
+		return ds.Status.NumberReady == 0, nil
+	}
+
+	err := wait.PollUntilContextTimeout(ctx, markInterval, timeout, true, isDone)
+	if err != nil {
+		log.Warn("some speakers did not confirm that they have withdrawn; going on", "error", err)
+	}
+}
+
 // logFilters logs the nodes that had a speaker: their packet filters are still there.
 func (c Clients) logFilters(ctx context.Context, log *slog.Logger) error {
 	states, err := c.list(ctx, speakerStates)
 	if err != nil || len(states) == 0 {
 		return err
 	}
+
 	var nodes []string
 	for _, s := range states {
 		nodes = append(nodes, s.Name)
 	}
+
 	log.Warn(
 		"the speakers are gone without removing their packet filter: remove the nftables tables inet holdfast, "+
 			"inet holdfast-headstart, inet holdfast-proxy, ip and ip6 holdfast-relay, and ip, ip6 and bridge "+
@@ -88,7 +103,7 @@ func (c Clients) logFilters(ctx context.Context, log *slog.Logger) error {
 // deleteAll deletes all objects of a kind that has no meaning without speakers.
 func (c Clients) deleteAll(ctx context.Context, resource string) error {
 	err := c.holdfast.Delete().Resource(resource).Do(ctx).Error()
-	if err = ignoreNotFound(err); err != nil {
+	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s: %w", resource, err)
 	}
 	return nil
@@ -96,7 +111,9 @@ func (c Clients) deleteAll(ctx context.Context, resource string) error {
 
 // mark sets the uninstall mark on the DaemonSet. It reports false if there is no DaemonSet.
 func (c Clients) mark(ctx context.Context, namespace, daemonSet string) (bool, error) {
-	patch := asJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]string{UninstallMark: "true"}}})
+	annotations := map[string]string{UninstallMark: "true"}
+	metadata := map[string]any{"annotations": annotations}
+	patch := asJSON(map[string]any{"metadata": metadata})
 	_, err := c.kube.daemonSets(namespace).Patch(ctx, daemonSet, types.MergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -104,21 +121,26 @@ func (c Clients) mark(ctx context.Context, namespace, daemonSet string) (bool, e
 	if err != nil {
 		return false, fmt.Errorf("mark daemonset %s: %w", daemonSet, err)
 	}
+
 	return true, nil
 }
 
 // list returns the objects of one of our kinds; none if its CRD is gone.
 func (c Clients) list(ctx context.Context, resource string) ([]metav1.PartialObjectMetadata, error) {
-	var list metav1.PartialObjectMetadataList
-	raw, err := c.holdfast.Get().Resource(resource).Do(ctx).Raw()
-	if apierrors.IsNotFound(err) {
+	raw, err := c.holdfast.Get().
+		Resource(resource).
+		Do(ctx).
+		Raw()
+	switch {
+	case apierrors.IsNotFound(err):
 		return nil, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(raw, &list)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, fmt.Errorf("list %s: %w", resource, err)
+	}
+
+	var list metav1.PartialObjectMetadataList
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf("read the list of %s: %w", resource, err)
 	}
 	return list.Items, nil
 }
@@ -129,56 +151,79 @@ func (c Clients) clearOwn(ctx context.Context, resource string) error {
 	if err != nil {
 		return err
 	}
+
 	return each(objects, func(o *metav1.PartialObjectMetadata) error {
 		patch := withoutFinalizers(o, nil, false)
 		if patch == nil {
 			return nil
 		}
-		return ignoreNotFound(c.holdfast.Patch(types.MergePatchType).NamespaceIfScoped(o.Namespace, o.Namespace != "").
-			Resource(resource).Name(o.Name).Body(patch).Do(ctx).Error())
+
+		err := c.holdfast.Patch(types.MergePatchType).
+			NamespaceIfScoped(o.Namespace, o.Namespace != "").
+			Resource(resource).
+			Name(o.Name).
+			Body(patch).
+			Do(ctx).
+			Error()
+		return ignoreNotFound(err)
 	})
 }
 
-// clearing is how many objects are cleared at the same time.
-const clearing = 32
+// maxConcurrentClears is the number of objects that are cleared at the same time.
+const maxConcurrentClears = 32
 
 // each calls fn with every object, with several at the same time, and returns all errors.
 func each[T any](objects []T, fn func(*T) error) error {
 	errs := make([]error, len(objects))
-	workqueue.ParallelizeUntil(context.Background(), clearing, len(objects), func(i int) { errs[i] = fn(&objects[i]) })
+	workqueue.ParallelizeUntil(context.Background(), maxConcurrentClears, len(objects), func(i int) {
+		errs[i] = fn(&objects[i])
+	})
 	return errors.Join(errs...)
 }
 
 // clearServices removes our finalizers from all Services.
 func (c Clients) clearServices(ctx context.Context) error {
 	var services corev1.ServiceList
-	if err := c.kube.core.Get().Resource("services").Do(ctx).Into(&services); err != nil {
+	err := c.kube.core.Get().
+		Resource("services").
+		Do(ctx).
+		Into(&services)
+	if err != nil {
 		return fmt.Errorf("list services: %w", err)
 	}
+
 	return each(services.Items, func(s *corev1.Service) error {
 		// The annotation with the addresses stays for a later installation. Annotations that another load balancer would
 		// read are removed. The standard finalizer of a released Service is ours while no other load balancer serves it.
-		alone := Released(s) && len(s.Status.LoadBalancer.Ingress) == 0
-		patch := withoutFinalizers(s, config.Options{}.Cleared(s, nil), alone)
+		isAlone := Released(s) && len(s.Status.LoadBalancer.Ingress) == 0
+		cleared := config.Options{}.Cleared(s, nil)
+		patch := withoutFinalizers(s, cleared, isAlone)
 		if patch == nil {
 			return nil
 		}
+
 		_, err := c.kube.services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return ignoreNotFound(err)
 	})
 }
 
 // withoutFinalizers returns the patch that removes Holdfast's finalizers and the cleared annotations; nil if there are
-// no such finalizers. The standard finalizer is removed together with ours, or if standard is set.
-func withoutFinalizers(o metav1.Object, cleared map[string]string, standard bool) []byte {
-	standard = standard || slices.Contains(o.GetFinalizers(), v1beta1.FinalizerAddress)
-	rest := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
-		return strings.HasPrefix(f, finalizerPrefix) || standard && f == StandardFinalizer
+// no such finalizers. The standard finalizer is removed together with ours, or if isAlone is set.
+func withoutFinalizers(o metav1.Object, cleared map[string]string, isAlone bool) []byte {
+	have := o.GetFinalizers()
+	removesStandard := isAlone || slices.Contains(have, v1beta1.FinalizerAddress)
+	rest := slices.DeleteFunc(slices.Clone(have), func(f string) bool {
+		isOurs := strings.HasPrefix(f, finalizerPrefix)
+		return isOurs || removesStandard && f == StandardFinalizer
 	})
-	if len(rest) == len(o.GetFinalizers()) {
+	if len(rest) == len(have) {
 		return nil
 	}
-	metadata := map[string]any{"finalizers": rest, "resourceVersion": o.GetResourceVersion()}
+
+	metadata := map[string]any{
+		"finalizers":      rest,
+		"resourceVersion": o.GetResourceVersion(),
+	}
 	if len(cleared) > 0 {
 		annotations := map[string]any{}
 		for name := range cleared {
@@ -186,6 +231,7 @@ func withoutFinalizers(o metav1.Object, cleared map[string]string, standard bool
 		}
 		metadata["annotations"] = annotations
 	}
+
 	return asJSON(map[string]any{"metadata": metadata})
 }
 

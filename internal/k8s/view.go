@@ -29,7 +29,7 @@ type object interface {
 // View has all objects of one kind, as the watch shows them, overlaid with our own writes until the watch shows those
 // too. So a stale cache never makes us decide the same thing twice.
 type View[T object] struct {
-	source
+	viewSource
 	informer cache.SharedIndexInformer
 	changes  atomic.Uint64
 	// hasSynced reports whether the handlers have got all objects that existed at the start.
@@ -49,17 +49,19 @@ type View[T object] struct {
 	// unanswered are the writes without an answer that may have landed.
 	unanswered map[lb.Key]unansweredWrite[T]
 
-	// listedVersion is the version of the last list past the watch, and listedUIDs has the objects in it. Other objects of
-	// that time that the watch shows are hidden: they were deleted already. listedPastSince is as in ownWrite.
-	listedVersion   uint64
+	// listedVersion is the version of the last list past the watch.
+	listedVersion uint64
+	// listedPastSince is the time since when the watch is known to be past listedVersion; zero if it is not.
 	listedPastSince time.Time
-	listedUIDs      map[types.UID]bool
+	// listedUIDs are the objects in that list. Other objects of that time that the watch shows are hidden: they were
+	// deleted already.
+	listedUIDs map[types.UID]bool
 	// shownVersion is the last version that the watch had reached.
 	shownVersion uint64
 }
 
-// source tells where the objects of a view are, and how they are read and written past the watch.
-type source struct {
+// viewSource is the way to read and write the objects of a view past the watch.
+type viewSource struct {
 	client   rest.Interface
 	resource string
 	// example is an empty object of the kind.
@@ -70,8 +72,9 @@ type source struct {
 }
 
 // at completes a request about an object, or others in its namespace.
-func (s source) at(r *rest.Request, o metav1.Object) *rest.Request {
-	return r.NamespaceIfScoped(o.GetNamespace(), o.GetNamespace() != "").Resource(s.resource)
+func (s viewSource) at(r *rest.Request, o metav1.Object) *rest.Request {
+	namespace := o.GetNamespace()
+	return r.NamespaceIfScoped(namespace, namespace != "").Resource(s.resource)
 }
 
 // ownWrite is an object as a write, or a list past the watch, returned it.
@@ -83,7 +86,7 @@ type ownWrite[T object] struct {
 	pastSince time.Time
 }
 
-// orphanAge is the time for which we keep a write that the watch has passed without showing it. The informer may still
+// orphanAge is the time for which a write is kept that the watch has passed without showing it. The informer may still
 // have to store what the watch delivered. After that time, the object's deletion overtook the response to the write, or
 // etcd was restored from a backup without the write.
 const orphanAge = 10 * time.Second
@@ -107,25 +110,30 @@ func newView[T object](informer cache.SharedIndexInformer, changed func(old, new
 	var none T
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
-			v.markStale(o.(T))
-			notify(none, o.(T))
+			t := o.(T)
+			v.markStale(t)
+			notify(none, t)
 		},
 		UpdateFunc: func(old, new any) {
 			if old == new { // the store kept the object in place of an equal version
 				return
 			}
-			v.markStale(new.(T))
-			notify(old.(T), new.(T))
+
+			t := new.(T)
+			v.markStale(t)
+			notify(old.(T), t)
 		},
 		DeleteFunc: func(o any) {
 			if tombstone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = tombstone.Obj
 			}
+
 			t, ok := o.(T)
 			if ok {
 				v.markStale(t)
 				v.dropWrites(t)
 			}
+
 			notify(t, none)
 		},
 	})
@@ -142,8 +150,10 @@ func (v *View[T]) markStale(o T) {
 	if v.staleKeys != nil {
 		v.staleKeys[config.KeyOf(o)] = true
 	}
+
 	if len(v.staleKeys) > maxStaleKeys {
-		v.items, v.staleKeys = lb.Map[lb.Key, T]{}, nil
+		v.items = lb.Map[lb.Key, T]{}
+		v.staleKeys = nil
 	}
 }
 
@@ -153,20 +163,24 @@ func (v *View[T]) watchedObjects() lb.Map[lb.Key, T] {
 	if v.staleKeys == nil {
 		v.staleKeys = map[lb.Key]bool{}
 		for _, o := range store.List() {
-			v.staleKeys[config.KeyOf(o.(T))] = true
+			key := config.KeyOf(o.(T))
+			v.staleKeys[key] = true
 		}
 	}
 	if len(v.staleKeys) == 0 {
 		return v.items
 	}
 
-	v.items = v.items.With(maps.Keys(v.staleKeys), func(k lb.Key) (t T, exists bool) {
-		o, exists, _ := store.GetByKey(cache.NewObjectName(k.Namespace, k.Name).String())
+	read := func(k lb.Key) (t T, exists bool) {
+		name := cache.NewObjectName(k.Namespace, k.Name).String()
+		o, exists, _ := store.GetByKey(name)
 		if exists {
 			t = o.(T)
 		}
+
 		return t, exists
-	})
+	}
+	v.items = v.items.With(maps.Keys(v.staleKeys), read)
 	v.staleKeys = map[lb.Key]bool{}
 	return v.items
 }
@@ -182,11 +196,13 @@ func (v *View[T]) List() []T {
 	defer v.mu.Unlock()
 	m := v.objects()
 	if v.list == nil || !m.Same(v.listItems) {
-		v.list, v.listItems = make([]T, 0, m.Len()), m
+		v.list = make([]T, 0, m.Len())
+		v.listItems = m
 		for _, t := range m.All() {
 			v.list = append(v.list, t)
 		}
 	}
+
 	return v.list
 }
 
@@ -195,6 +211,7 @@ func (v *View[T]) Map() (none lb.Map[lb.Key, T]) {
 	if v == nil {
 		return none
 	}
+
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.objects()
@@ -202,22 +219,49 @@ func (v *View[T]) Map() (none lb.Map[lb.Key, T]) {
 
 // objects returns the objects. Its cost depends on the number of our writes that the watch does not show yet.
 func (v *View[T]) objects() lb.Map[lb.Key, T] {
-	at, shown := time.Now(), v.watchedObjects()
+	at := time.Now()
+	shown := v.watchedObjects()
 	v.observeVersion(at)
-	if len(v.ownWrites)+len(v.unanswered) == 0 && v.listedUIDs == nil {
+
+	hasWrites := len(v.ownWrites)+len(v.unanswered) > 0
+	if !hasWrites && v.listedUIDs == nil {
 		return shown
 	}
 
-	if v.listedUIDs != nil {
-		var hidden []lb.Key
-		for k, t := range shown.All() {
-			if v.isHidden(t) {
-				hidden = append(hidden, k)
-			}
+	shown = v.withoutHidden(shown)
+	v.pruneWrites(at, shown)
+	out := shown.With(maps.Keys(v.ownWrites), func(k lb.Key) (T, bool) {
+		w := v.ownWrites[k]
+		return w.object, !w.isRemoved
+	})
+	for k := range v.unanswered {
+		t, ok := out.Get(k)
+		if ok && shown.Has(k) {
+			v.settle(t)
 		}
-		shown = shown.Without(hidden...)
 	}
 
+	return out
+}
+
+// withoutHidden returns the objects that are not hidden.
+func (v *View[T]) withoutHidden(shown lb.Map[lb.Key, T]) lb.Map[lb.Key, T] {
+	if v.listedUIDs == nil {
+		return shown
+	}
+
+	var hidden []lb.Key
+	for k, t := range shown.All() {
+		if v.isHidden(t) {
+			hidden = append(hidden, k)
+		}
+	}
+
+	return shown.Without(hidden...)
+}
+
+// pruneWrites drops our writes that the watch shows, and writes that it will never show.
+func (v *View[T]) pruneWrites(at time.Time, shown lb.Map[lb.Key, T]) {
 	for k, w := range v.ownWrites {
 		t, ok := shown.Get(k)
 		isShown := ok && !isNewer(w.object, t)
@@ -227,17 +271,6 @@ func (v *View[T]) objects() lb.Map[lb.Key, T] {
 			v.settle(w.object)
 		}
 	}
-
-	out := shown.With(maps.Keys(v.ownWrites), func(k lb.Key) (T, bool) {
-		w := v.ownWrites[k]
-		return w.object, !w.isRemoved
-	})
-	for k := range v.unanswered {
-		if t, ok := out.Get(k); ok && shown.Has(k) {
-			v.settle(t)
-		}
-	}
-	return out
 }
 
 // observeVersion reads the version that the watch has reached. A watch falls back only if etcd was restored from a
@@ -250,11 +283,16 @@ func (v *View[T]) observeVersion(at time.Time) {
 
 	before := v.shownVersion
 	if shown < before {
-		maps.DeleteFunc(v.ownWrites, func(_ lb.Key, w *ownWrite[T]) bool { return versionOf(w.object) > before })
-		v.listedVersion, v.listedUIDs = 0, nil
+		maps.DeleteFunc(v.ownWrites, func(_ lb.Key, w *ownWrite[T]) bool {
+			return versionOf(w.object) > before
+		})
+		v.listedVersion = 0
+		v.listedUIDs = nil
 	}
+
 	v.shownVersion = shown
-	if v.listedUIDs != nil && v.isOrphaned(at, v.listedVersion, &v.listedPastSince) {
+	isListPassed := v.listedUIDs != nil && v.isOrphaned(at, v.listedVersion, &v.listedPastSince)
+	if isListPassed {
 		v.listedUIDs = nil
 	}
 }
@@ -267,12 +305,15 @@ func (v *View[T]) isOrphaned(at time.Time, version uint64, pastSince *time.Time)
 	case pastSince.IsZero():
 		*pastSince = at
 	}
+
 	return !pastSince.IsZero() && at.Sub(*pastSince) > orphanAge
 }
 
 // isHidden reports whether an object that the watch shows was already deleted in the last list past the watch.
 func (v *View[T]) isHidden(t T) bool {
-	return v.listedUIDs != nil && !v.listedUIDs[t.GetUID()] && versionOf(t) <= v.listedVersion
+	return v.listedUIDs != nil &&
+		!v.listedUIDs[t.GetUID()] &&
+		versionOf(t) <= v.listedVersion
 }
 
 // version returns another number whenever List may return something else than before. While the watch does not show all
@@ -283,6 +324,7 @@ func (v *View[T]) version() uint64 {
 	if len(v.ownWrites) > 0 {
 		v.changes.Add(1)
 	}
+
 	return v.changes.Load()
 }
 
@@ -293,38 +335,56 @@ func (v *View[T]) recordWrite(t T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Add(1)
-	before, ok := v.ownWrites[config.KeyOf(t)]
+
+	key := config.KeyOf(t)
+	before, ok := v.ownWrites[key]
 	if ok && !isNewer(t, before.object) {
 		return
 	}
-	v.ownWrites[config.KeyOf(t)] = &ownWrite[T]{object: t, isRemoved: isRemoved(t)}
+
+	v.ownWrites[key] = &ownWrite[T]{object: t, isRemoved: isRemoved(t)}
 }
 
 // get reads an object past the watch.
 func (v *View[T]) get(ctx context.Context, o T) (none T, err error) {
 	read := v.example.DeepCopyObject()
-	if err := v.at(v.client.Get(), o).Name(o.GetName()).Do(ctx).Into(read); err != nil {
+	err = v.at(v.client.Get(), o).
+		Name(o.GetName()).
+		Do(ctx).
+		Into(read)
+	if err != nil {
 		return none, fmt.Errorf("read %s %s: %w", v.resource, config.KeyOf(o), err)
 	}
+
 	shown, err := v.transform(read)
 	return shown.(T), err
 }
 
 // refresh lists all objects past the watch.
 func (v *View[T]) refresh(ctx context.Context) error {
-	list, err := v.client.Get().Resource(v.resource).Do(ctx).Get()
-	var all []T
-	if err == nil {
-		err = meta.EachListItem(list, func(o runtime.Object) error {
-			shown, err := v.transform(o)
-			all = append(all, shown.(T))
-			return err
-		})
-	}
+	list, err := v.client.Get().
+		Resource(v.resource).
+		Do(ctx).
+		Get()
 	if err != nil {
 		return fmt.Errorf("list %s: %w", v.resource, err)
 	}
-	v.recordList(all, list.(metav1.ListInterface).GetResourceVersion())
+
+	var all []T
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		shown, err := v.transform(o)
+		if err != nil {
+			return err
+		}
+		all = append(all, shown.(T))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list %s: %w", v.resource, err)
+	}
+
+	version := list.(metav1.ListInterface).GetResourceVersion()
+	v.recordList(all, version)
 	return nil
 }
 
@@ -333,6 +393,7 @@ func (v *View[T]) recordList(all []T, version string) {
 	for _, t := range all {
 		v.recordWrite(t)
 	}
+
 	listed := versionNumber(version)
 	if listed == 0 {
 		return
@@ -341,8 +402,10 @@ func (v *View[T]) recordList(all []T, version string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Add(1)
-	v.listedVersion, v.listedPastSince = listed, time.Time{}
+	v.listedVersion = listed
+	v.listedPastSince = time.Time{}
 	v.listedUIDs = make(map[types.UID]bool, len(all))
+
 	for _, t := range all {
 		v.listedUIDs[t.GetUID()] = true
 	}
@@ -355,19 +418,25 @@ func (v *View[T]) dropWrites(deleted T) {
 	defer v.mu.Unlock()
 
 	key := config.KeyOf(deleted)
+	isDeleted := func(o T) bool { return o.GetUID() == deleted.GetUID() }
 	own, ok := v.ownWrites[key]
-	if ok && (own.object.GetUID() == deleted.GetUID() || !isNewer(own.object, deleted)) {
+	if ok && (isDeleted(own.object) || !isNewer(own.object, deleted)) {
 		delete(v.ownWrites, key)
 	}
-	if w, ok := v.unanswered[key]; ok && w.object.GetUID() == deleted.GetUID() {
+
+	write, ok := v.unanswered[key]
+	if ok && isDeleted(write.object) {
 		delete(v.unanswered, key)
 	}
 }
 
 // isNewer compares resource versions as numbers, which Kubernetes defines since 1.35 and which servers with etcd have
 // always used. Versions order different objects of the same name too. If a version is not a number, the watch wins.
-func isNewer(a, b metav1.Object) bool { return versionOf(b) > 0 && versionOf(a) > versionOf(b) }
+func isNewer(a, b metav1.Object) bool {
+	return versionOf(b) > 0 && versionOf(a) > versionOf(b)
+}
 
+// versionOf returns the resource version of an object as a number, or 0 if it is none.
 func versionOf(o metav1.Object) uint64 { return versionNumber(o.GetResourceVersion()) }
 
 // versionNumber returns a resource version as a number, or 0 if it is none.
@@ -389,4 +458,7 @@ func (v *View[T]) waitForSync(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), v.hasSynced)
 }
 
-func (v *View[T]) run(ctx context.Context) { v.informer.Run(ctx.Done()) }
+// run watches until ctx is cancelled.
+func (v *View[T]) run(ctx context.Context) {
+	v.informer.Run(ctx.Done())
+}

@@ -11,44 +11,54 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// watch creates the view of one kind. A change kicks unless same reports both versions as equal.
-func watch[T object](
-	k *Cluster,
-	view **View[T],
-	client rest.Interface,
-	resource, namespace string,
-	options func(*metav1.ListOptions),
-	same func(old, new T) bool,
-	kick func(),
-) {
-	example := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
-	watchAs(k, view, client, resource, namespace, options, example, trim, same, kick)
+// watchOptions determine which objects a view shows, and which changes kick.
+type watchOptions[T object] struct {
+	client   rest.Interface
+	resource string
+	// namespace is the namespace of the objects; "" means all namespaces.
+	namespace string
+	// restrict restricts the objects; nil restricts nothing.
+	restrict func(*metav1.ListOptions)
+	// example is an empty object of the kind; nil means a T.
+	example runtime.Object
+	// transform converts an object to the form that the view shows; nil means trim.
+	transform cache.TransformFunc
+	// same reports whether a change from old to new kicks nothing; nil means that every change kicks.
+	same func(old, new T) bool
+	kick func()
 }
 
-// watchAs creates the view of the kind of example. The view holds the results of transform.
-func watchAs[T object](
-	k *Cluster,
-	view **View[T],
-	client rest.Interface,
-	resource, namespace string,
-	options func(*metav1.ListOptions),
-	example runtime.Object,
-	transform cache.TransformFunc,
-	same func(old, new T) bool,
-	kick func(),
-) {
-	if options == nil {
-		options = func(*metav1.ListOptions) {}
+// watch creates the view of one kind.
+func watch[T object](k *Cluster, view **View[T], o watchOptions[T]) {
+	if o.restrict == nil {
+		o.restrict = func(*metav1.ListOptions) {}
 	}
-	lists := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
-	informer := cache.NewSharedIndexInformer(lists, example, 0, cache.Indexers{})
-	utilruntime.Must(informer.SetTransform(keepUnchanged(informer.GetStore(), transform))) // it does not run yet
+
+	if o.example == nil {
+		o.example = reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
+	}
+
+	if o.transform == nil {
+		o.transform = trim
+	}
+
+	lists := cache.NewFilteredListWatchFromClient(o.client, o.resource, o.namespace, o.restrict)
+	informer := cache.NewSharedIndexInformer(lists, o.example, 0, cache.Indexers{})
+	err := informer.SetTransform(keepUnchanged(informer.GetStore(), o.transform))
+	utilruntime.Must(err) // it fails only for a running informer
+
 	*view = newView(informer, func(old, new T) {
-		if same == nil || !same(old, new) {
-			kick()
+		if o.same == nil || !o.same(old, new) {
+			o.kick()
 		}
 	})
-	(*view).source = source{client, resource, example, transform, k.attempts}
+	(*view).viewSource = viewSource{
+		client:    o.client,
+		resource:  o.resource,
+		example:   o.example,
+		transform: o.transform,
+		attempts:  k.attempts,
+	}
 	k.views = append(k.views, *view)
 }
 
@@ -60,6 +70,7 @@ func keepUnchanged(store cache.Store, transform cache.TransformFunc) cache.Trans
 		if err != nil {
 			return out, err
 		}
+
 		have, exists, err := store.Get(out)
 		if err != nil || !exists {
 			return out, nil
@@ -72,12 +83,13 @@ func keepUnchanged(store cache.Store, transform cache.TransformFunc) cache.Trans
 		if isPacked {
 			p.share(have)
 		}
+
 		return out, nil
 	}
 }
 
-// sameExceptVersion reports whether two objects differ in their resourceVersion only. It reports false for objects that
-// are written by the version that was read.
+// sameExceptVersion reports whether two objects differ in resourceVersion only. It reports false for objects that are
+// written by the version that was read.
 func sameExceptVersion(have, out any) bool {
 	switch b := out.(type) {
 	case *corev1.Node:
@@ -85,6 +97,7 @@ func sameExceptVersion(have, out any) bool {
 		if !ok {
 			return false
 		}
+
 		updated := *a
 		updated.ResourceVersion = b.ResourceVersion
 		return reflect.DeepEqual(&updated, b)
@@ -93,6 +106,7 @@ func sameExceptVersion(have, out any) bool {
 		if !ok {
 			return false
 		}
+
 		updated := *a
 		updated.ResourceVersion = b.ResourceVersion
 		return reflect.DeepEqual(&updated, b)
@@ -101,7 +115,11 @@ func sameExceptVersion(have, out any) bool {
 		return ok && a.uid == b.uid && a.body == b.body
 	case *packedService:
 		a, ok := have.(*packedService)
-		return ok && a.uid == b.uid && a.version == b.version && a.body == b.body
+		return ok &&
+			a.uid == b.uid &&
+			a.version == b.version &&
+			a.body == b.body
 	}
+
 	return false
 }
