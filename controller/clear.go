@@ -28,19 +28,24 @@ func (s *syncer) releaseServices(ctx context.Context, d *syncRun) error {
 	var updates []k8s.ServiceUpdate
 	before := s.cleared
 	s.cleared = make(map[lb.Key]config.Held[corev1.Service], len(before))
+
 	for key, h := range s.compiler.Marked {
-		if mustWait[key] {
+		switch {
+		case mustWait[key]:
+			continue
+		case before[key] == h:
+			s.cleared[key] = h
 			continue
 		}
-		if before[key] != h {
-			u := clearUpdate(h.Read(), s.options)
-			if !u.IsDone() {
-				updates = append(updates, u)
-				continue
-			}
+
+		u := clearUpdate(h.Read(), s.options)
+		if u.IsDone() {
+			s.cleared[key] = h
+		} else {
+			updates = append(updates, u)
 		}
-		s.cleared[key] = h
 	}
+
 	return each(ctx, d, s.cluster, updates, s.clearService)
 }
 
@@ -48,10 +53,16 @@ func (s *syncer) releaseServices(ctx context.Context, d *syncRun) error {
 func (s *syncer) clearService(ctx context.Context, u k8s.ServiceUpdate) error {
 	sv := u.Service
 	after, err := s.updateService(ctx, u)
-	if err == nil && after != nil && mayHold(sv) && !mayHold(after) {
+	if err != nil || after == nil {
+		return err
+	}
+
+	hasReleased := mayHold(sv) && !mayHold(after)
+	if hasReleased {
 		s.reportService(sv, true, lb.Released, releaseText(sv, s.options))
 	}
-	return err
+
+	return nil
 }
 
 // mayHold reports whether a Service may hold an address of ours, by its condition. A Service that lacks some of its
@@ -61,8 +72,12 @@ func mayHold(sv *corev1.Service) bool {
 	if c == nil {
 		return false
 	}
+	if c.Status == metav1.ConditionTrue {
+		return true
+	}
+
 	hasFinalizer := slices.Contains(sv.Finalizers, v1beta1.FinalizerAddress)
-	return c.Status == metav1.ConditionTrue || hasFinalizer && !k8s.Released(sv)
+	return hasFinalizer && !k8s.Released(sv)
 }
 
 // clearUpdate returns the next step of clearing a Service. Everything is removed by one write, since each write of a
@@ -92,20 +107,30 @@ func clearUpdate(sv *corev1.Service, options config.Options) k8s.ServiceUpdate {
 		return u
 	}
 
-	u.Annotations = map[string]string{v1beta1.AnnotationAssigned: "", v1beta1.AnnotationHostnameShown: ""}
+	u.Annotations = map[string]string{
+		v1beta1.AnnotationAssigned:      "",
+		v1beta1.AnnotationHostnameShown: "",
+	}
 	maps.Copy(u.Annotations, options.Cleared(sv, others))
 	u.Finalizers[v1beta1.FinalizerAddress] = false
+
 	if wasOurs(sv) && !isShared {
 		u.Finalizers[k8s.StandardFinalizer] = false
 	}
+
 	return u
 }
 
 // hasOtherFinalizers reports whether a Service has finalizers besides ours, or ours more than once.
 func hasOtherFinalizers(sv *corev1.Service) bool {
 	ours := []string{v1beta1.FinalizerAddress, k8s.StandardFinalizer}
-	isOther := func(f string) bool { return !slices.Contains(ours, f) }
-	return len(sv.Finalizers) > len(ours) || slices.ContainsFunc(sv.Finalizers, isOther)
+	if len(sv.Finalizers) > len(ours) {
+		return true
+	}
+
+	return slices.ContainsFunc(sv.Finalizers, func(f string) bool {
+		return !slices.Contains(ours, f)
+	})
 }
 
 // wasOurs reports whether the Service had an address of ours. Then we set the standard finalizer.
@@ -117,8 +142,12 @@ func wasOurs(sv *corev1.Service) bool {
 // on it. When the Service is being deleted and its status is empty, there is nothing left that it could protect.
 func sharesFinalizer(sv *corev1.Service, options config.Options) bool {
 	isDone := sv.DeletionTimestamp != nil && len(sv.Status.LoadBalancer.Ingress) == 0
+	if isDone || !wasOurs(sv) {
+		return false
+	}
+
 	hasFinalizer := slices.Contains(sv.Finalizers, k8s.StandardFinalizer)
-	return options.Foreign(sv) && wasOurs(sv) && hasFinalizer && !isDone
+	return hasFinalizer && options.Foreign(sv)
 }
 
 // releasedCondition returns the condition of a Service that was ours. It stays as long as the standard finalizer, and
@@ -127,6 +156,7 @@ func releasedCondition(sv *corev1.Service, options config.Options) metav1.Condit
 	if k8s.Released(sv) {
 		return *meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
 	}
+
 	message := releaseText(sv, options) + ", since Holdfast does not serve its class"
 	return metav1.Condition{
 		Type:    v1beta1.ConditionAddressAssigned,
@@ -139,5 +169,6 @@ func releasedCondition(sv *corev1.Service, options config.Options) metav1.Condit
 // releaseText reports which addresses a Service released.
 func releaseText(sv *corev1.Service, options config.Options) string {
 	shown, _ := options.Shown(sv)
-	return "the Service released " + cmp.Or(strings.Join(texts(shown), ", "), "its addresses")
+	addresses := strings.Join(texts(shown), ", ")
+	return "the Service released " + cmp.Or(addresses, "its addresses")
 }

@@ -17,17 +17,20 @@ const (
 	// accept them before it no longer counts. New pods and nodes, new owners, and speakers that restart reject connections
 	// for a moment.
 	closedGrace = 30 * time.Second
-	// closedInterval is the minimum time between two changes of the text of a Service, and recountInterval if only numbers
-	// change. A pod that comes or goes changes a number.
-	closedInterval, recountInterval = time.Minute, 10 * time.Minute
+	// closedInterval is the minimum time between two changes of the text of a Service.
+	closedInterval = time.Minute
+	// recountInterval is the same if only numbers change. A pod that comes or goes changes a number.
+	recountInterval = 10 * time.Minute
 	// closedPace is the minimum interval for each Service with a text: a fault of all nodes changes all texts.
 	closedPace = 60 * time.Millisecond
-	// maxClosedNodes is the number of nodes that a text names, and maxClosedReason bounds what it cites of each in bytes.
-	maxClosedNodes, maxClosedReason = 3, 512
+	// maxClosedNodes bounds the nodes that a text names.
+	maxClosedNodes = 3
+	// maxClosedReason bounds the reason that a text cites of each node, in bytes.
+	maxClosedReason = 512
 )
 
-// closedView is what the speakers report of Services of whose pods they reject outgoing connections. Reports are hints:
-// a report on a Service matters only if the Service has egress, and pods on the speaker's node.
+// closedView has the speakers' reports of outgoing connections that they reject. Reports are hints: a report on a
+// Service matters only if the Service has egress, and pods on the speaker's node.
 type closedView struct {
 	// began is the time of the first observation.
 	began time.Time
@@ -40,9 +43,10 @@ type closedView struct {
 // closedReport is what a node reported last of a Service.
 type closedReport struct {
 	v1beta1.ClosedEgress
-	// counts reports whether it counts, and since is the time from which the node reports otherwise; zero if it does not.
+	// counts reports whether the Service shows the report.
 	counts bool
-	since  time.Time
+	// since is the time from which the node has reported the opposite of counts; zero if it reports the same.
+	since time.Time
 }
 
 // closedText is what a Service reports about nodes.
@@ -54,7 +58,12 @@ type closedText struct {
 }
 
 // observe takes the last reports. The reports of nodes that Kubernetes does not call ready may be old.
-func (c *closedView) observe(at time.Time, r reportTimes, states []*v1beta1.SpeakerState, notReady map[string]bool) {
+func (c *closedView) observe(
+	at time.Time,
+	r reportTimes,
+	states []*v1beta1.SpeakerState,
+	notReady map[string]bool,
+) {
 	if c.began.IsZero() {
 		c.began = at
 	}
@@ -66,6 +75,7 @@ func (c *closedView) observe(at time.Time, r reportTimes, states []*v1beta1.Spea
 		if notReady[s.Name] || r.isStale(at, s.Name) {
 			continue
 		}
+
 		isValid[s.Name] = true
 		for _, reported := range s.Status.EgressClosed {
 			key := lb.ParseKey(reported.Service)
@@ -78,9 +88,11 @@ func (c *closedView) observe(at time.Time, r reportTimes, states []*v1beta1.Spea
 	for key, nodes := range before {
 		for node, last := range nodes {
 			_, isReported := c.reports[key][node]
-			if isReported || !isValid[node] || !last.counts {
+			isWithdrawn := isValid[node] && !isReported
+			if !isWithdrawn || !last.counts {
 				continue
 			}
+
 			next := last.settled(at, false)
 			if next.counts {
 				c.put(key, node, next)
@@ -105,8 +117,10 @@ func (r closedReport) settled(at time.Time, isReported bool) closedReport {
 	case r.since.IsZero():
 		r.since = at
 	case at.Sub(r.since) >= closedGrace:
-		r.counts, r.since = isReported, time.Time{}
+		r.counts = isReported
+		r.since = time.Time{}
 	}
+
 	return r
 }
 
@@ -115,6 +129,7 @@ func (c *closedView) apply(at time.Time, senders []*egressSender) {
 	interval := max(closedInterval, time.Duration(len(c.texts))*closedPace)
 	before := c.texts
 	c.texts = map[lb.Key]closedText{}
+
 	for _, s := range senders {
 		key := s.service.Key
 		nodes := c.nodes(s)
@@ -122,7 +137,8 @@ func (c *closedView) apply(at time.Time, senders []*egressSender) {
 
 		next := before[key].changedTo(c.text(key, nodes), at, interval)
 		s.closed = next.text
-		if next.text != "" || at.Sub(next.changed) < interval {
+		isRecent := at.Sub(next.changed) < interval
+		if next.text != "" || isRecent {
 			c.texts[key] = next
 		}
 	}
@@ -142,11 +158,12 @@ func (c *closedView) nodes(s *egressSender) []string {
 			out[p.Node] = true
 		}
 	}
+
 	return slices.Sorted(maps.Keys(out))
 }
 
-// isUnsettled reports whether a new leader does not know yet whether the reports of these nodes count. Until then what
-// the former leader wrote stays.
+// isUnsettled reports whether it is not decided yet whether the reports of these nodes count, because the leader is
+// new. Until then the condition that the former leader wrote stays.
 func (c *closedView) isUnsettled(key lb.Key, nodes []string) bool {
 	return slices.ContainsFunc(nodes, func(node string) bool {
 		r := c.reports[key][node]
@@ -160,22 +177,34 @@ func (c *closedView) text(key lb.Key, nodes []string) (out closedText) {
 	more := 0
 	for _, node := range nodes {
 		r := c.reports[key][node]
-		switch {
-		case !r.counts:
-		case len(texts) == maxClosedNodes:
-			more++
-		default:
-			why := cmp.Or(strings.Trim(lb.Line(r.Message, maxClosedReason), " .:;,"), "no reason is given")
-			texts = append(texts, fmt.Sprintf("node %s rejects the connections of %s: %s", node, countPodAddresses(r), why))
-			gists = append(gists, node+" "+why)
+		if !r.counts {
+			continue
 		}
+
+		if len(texts) == maxClosedNodes {
+			more++
+			continue
+		}
+
+		reason := strings.Trim(lb.Line(r.Message, maxClosedReason), " .:;,")
+		reason = cmp.Or(reason, "no reason is given")
+		text := fmt.Sprintf("node %s rejects the connections of %s: %s", node, countPodAddresses(r), reason)
+		texts = append(texts, text)
+		gists = append(gists, node+" "+reason)
 	}
+
 	if more > 0 {
-		texts = append(texts, fmt.Sprintf("and so do %s more for connections of its pods", countNodes(more)))
+		text := fmt.Sprintf("and so do %s more for connections of its pods", countNodes(more))
+		texts = append(texts, text)
 	}
-	return closedText{text: strings.Join(texts, "; "), gist: strings.Join(gists, "; ")}
+
+	return closedText{
+		text: strings.Join(texts, "; "),
+		gist: strings.Join(gists, "; "),
+	}
 }
 
+// countPodAddresses returns the number of pod addresses of a report as text.
 func countPodAddresses(r closedReport) string {
 	if r.PodAddresses == 1 {
 		return "1 pod address"
@@ -183,14 +212,18 @@ func countPodAddresses(r closedReport) string {
 	return fmt.Sprintf("%d pod addresses", r.PodAddresses)
 }
 
-// changedTo returns the text after a run that wants another one: the same as before if it changed not long ago.
+// changedTo returns the text after a run with the desired text want: the present text if it changed less than interval
+// ago.
 func (t closedText) changedTo(want closedText, at time.Time, interval time.Duration) closedText {
 	if t.gist == want.gist {
 		interval = max(interval, recountInterval)
 	}
-	if t.text == want.text || at.Sub(t.changed) < interval {
+
+	isTooSoon := at.Sub(t.changed) < interval
+	if t.text == want.text || isTooSoon {
 		return t
 	}
+
 	want.changed = at
 	return want
 }

@@ -17,29 +17,36 @@ const compareAge = 4 * time.Minute
 // called once for each Service, in the order of keys.
 func lastWrites(last []*serviceWrite) func(*lb.Service) *serviceWrite {
 	return func(svc *lb.Service) *serviceWrite {
-		for len(last) > 0 && last[0].compiled != svc && last[0].compiled.Key.Compare(svc.Key) < 0 {
+		for len(last) > 0 {
+			w := last[0]
+			if w.compiled == svc || w.compiled.Key == svc.Key {
+				last = last[1:]
+				return w
+			}
+			if w.compiled.Key.Compare(svc.Key) > 0 {
+				return nil
+			}
+
 			last = last[1:]
 		}
-		if len(last) == 0 || last[0].compiled != svc && last[0].compiled.Key != svc.Key {
-			return nil
-		}
 
-		w := last[0]
-		last = last[1:]
-		return w
+		return nil
 	}
 }
 
 // differs reports whether a Service differs from its desired state. If the last run had nothing to write and the inputs
 // are the same, the Service is compared again only after unchangedUntil. That comparison checks the reuse of results.
 func (s *syncer) differs(at time.Time, w, last *serviceWrite) bool {
-	wasUnchanged := last != nil && !last.unchangedUntil.IsZero() && (w == last || w.hasSameInputs(last))
+	wasUnchanged := last != nil &&
+		!last.unchangedUntil.IsZero() &&
+		(w == last || w.hasSameInputs(last))
 	if wasUnchanged && at.Before(last.unchangedUntil) {
 		w.unchangedUntil = last.unchangedUntil
 		return false
 	}
 
-	if w.keep == nil && w.read().update(s.options).IsDone() {
+	isDone := w.keep == nil && w.read().update(s.options).IsDone()
+	if isDone {
 		w.unchangedUntil = at.Add(s.compareAge + rand.N(s.compareAge))
 		return false
 	}
@@ -48,6 +55,7 @@ func (s *syncer) differs(at time.Time, w, last *serviceWrite) bool {
 		s.repairs.Add(1)
 		s.log.Error("a Service needs a write although nothing changed", "service", w.assignment.Key)
 	}
+
 	w.unchangedUntil = time.Time{}
 	return true
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -14,7 +15,11 @@ import (
 )
 
 // hasAddressReasons has the reasons of Services that have an address.
-var hasAddressReasons = map[lb.Reason]bool{lb.Assigned: true, lb.PartlyAssigned: true, lb.AddressKept: true}
+var hasAddressReasons = map[lb.Reason]bool{
+	lb.Assigned:       true,
+	lb.PartlyAssigned: true,
+	lb.AddressKept:    true,
+}
 
 // update returns the next step to the desired state of the Service. If the Service must lose something, that is the
 // first step: it makes the Service smaller. Otherwise a user could fill the Service with annotations, finalizers and
@@ -25,7 +30,8 @@ func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 		return u
 	}
 
-	u.Annotations, u.Finalizers = nil, nil
+	u.Annotations = nil
+	u.Finalizers = nil
 	u.Conditions = slices.DeleteFunc(u.Conditions, func(c metav1.Condition) bool {
 		return c.Type != v1beta1.ConditionAddressRecord
 	})
@@ -38,7 +44,7 @@ func (w serviceWrite) update(options config.Options) k8s.ServiceUpdate {
 // complete returns the desired state of the Service.
 func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 	isForeign := w.assignment.Reason == lb.ForeignAddress
-	assigned := config.Assigned(w.assignment.Key, slices.Concat(w.assignment.Record, w.assignment.Awaits))
+	record := slices.Concat(w.assignment.Record, w.assignment.Awaits)
 	u := k8s.ServiceUpdate{
 		Service:        w.service,
 		Refusal:        v1beta1.ConditionWritten,
@@ -50,35 +56,51 @@ func (w serviceWrite) complete(options config.Options) k8s.ServiceUpdate {
 		FormerHostname: w.service.Annotations[v1beta1.AnnotationHostnameShown],
 		Conditions:     []metav1.Condition{w.assignedCondition()},
 		Annotations: map[string]string{
-			v1beta1.AnnotationAssigned:      assigned,
+			v1beta1.AnnotationAssigned:      config.Assigned(w.assignment.Key, record),
 			v1beta1.AnnotationHostnameShown: "",
 		},
 	}
 
-	holds := len(w.assignment.Addresses) > 0
-	if isForeign {
-		holds = slices.ContainsFunc(w.assignment.Pools, func(pool string) bool { return pool != "" })
-	}
-	u.Finalizers = w.finalizers(holds)
-	shown := w.assignment.Addresses
-	if !holds {
-		shown = nil
-	}
-	if holds && w.hostname != "" {
+	var shown []netip.Addr
+	holds := w.holdsAddress()
+	if holds {
+		shown = w.assignment.Addresses
 		u.Annotations[v1beta1.AnnotationHostnameShown] = w.hostname
 	}
+
+	u.Finalizers = w.finalizers(holds)
 	maps.Copy(u.Annotations, options.Records(w.service, w.loadBalancer, shown))
 
 	w.addConditions(&u, options)
 	return u
 }
 
+// holdsAddress reports whether the Service holds an address of a pool.
+func (w serviceWrite) holdsAddress() bool {
+	if w.assignment.Reason != lb.ForeignAddress {
+		return len(w.assignment.Addresses) > 0
+	}
+
+	return slices.ContainsFunc(w.assignment.Pools, func(pool string) bool {
+		return pool != ""
+	})
+}
+
 // addConditions adds the conditions besides AddressAssigned to an update, and removes those that do not apply.
 func (w serviceWrite) addConditions(u *k8s.ServiceUpdate, options config.Options) {
-	record := func() (metav1.Condition, bool) { return config.Record(w.service.UID, w.assignment.Record) }
-	proxyRecord := func() (metav1.Condition, bool) { return options.ProxyRecord(w.service) }
+	record := func() (metav1.Condition, bool) {
+		return config.Record(w.service.UID, w.assignment.Record)
+	}
+	proxyRecord := func() (metav1.Condition, bool) {
+		return options.ProxyRecord(w.service)
+	}
 	all := []func() (metav1.Condition, bool){
-		record, w.honouredCondition, w.accessCondition, w.proxiedCondition, proxyRecord, w.egressCondition,
+		record,
+		w.honouredCondition,
+		w.accessCondition,
+		w.proxiedCondition,
+		proxyRecord,
+		w.egressCondition,
 	}
 	for _, condition := range all {
 		c, applies := condition()
@@ -92,19 +114,28 @@ func (w serviceWrite) addConditions(u *k8s.ServiceUpdate, options config.Options
 
 // finalizers returns the finalizers to add (true) and to remove (false).
 //
-// Other load balancers set the standard finalizer too, and clean up a deleted Service only if it is set. So it is
-// removed only if we set it, and it stays beside an address from another load balancer. Our finalizer stays with it
-// there, as the proof that we set it: otherwise it might never be removed.
+// Other load balancers set the standard finalizer too, and clean up a deleted Service only if it is set. So the
+// standard finalizer is removed only if we set it, and not while the status has an address from another load balancer.
+// Our finalizer stays as long as the standard one, as the proof that we set that: otherwise it might never be removed.
 func (w serviceWrite) finalizers(holds bool) map[string]bool {
-	switch ours := wasOurs(w.service); {
-	case holds:
-		return map[string]bool{v1beta1.FinalizerAddress: true, k8s.StandardFinalizer: true}
-	case ours && w.assignment.Reason == lb.ForeignAddress:
-		return map[string]bool{v1beta1.FinalizerAddress: true}
-	case ours:
-		return map[string]bool{v1beta1.FinalizerAddress: false, k8s.StandardFinalizer: false}
+	if holds {
+		return map[string]bool{
+			v1beta1.FinalizerAddress: true,
+			k8s.StandardFinalizer:    true,
+		}
 	}
-	return nil
+	if !wasOurs(w.service) {
+		return nil
+	}
+
+	isForeign := w.assignment.Reason == lb.ForeignAddress
+	if isForeign {
+		return map[string]bool{v1beta1.FinalizerAddress: true}
+	}
+	return map[string]bool{
+		v1beta1.FinalizerAddress: false,
+		k8s.StandardFinalizer:    false,
+	}
 }
 
 // assignedCondition returns the condition on the addresses.
@@ -113,6 +144,7 @@ func (w serviceWrite) assignedCondition() metav1.Condition {
 	if hasAddressReasons[w.assignment.Reason] {
 		status = metav1.ConditionTrue
 	}
+
 	return metav1.Condition{
 		Type:    v1beta1.ConditionAddressAssigned,
 		Status:  status,
@@ -128,13 +160,18 @@ func (w serviceWrite) honouredCondition() (metav1.Condition, bool) {
 	var messages []string
 	var reasons []lb.Reason
 	for _, p := range w.problems {
-		if p.Waits || p.Reason.OfFilter() || p.Reason.OfEgress() {
+		isElsewhere := p.Waits ||
+			p.Reason.OfFilter() ||
+			p.Reason.OfEgress()
+		if isElsewhere {
 			continue
 		}
+
 		messages = append(messages, p.Message)
 		reasons = append(reasons, p.Reason)
 		c.Reason = string(p.Reason)
 	}
+
 	c.Message = lb.WithRemedies(strings.Join(messages, "; "), reasons...)
 	return c, len(messages) > 0
 }
@@ -149,16 +186,18 @@ func (w serviceWrite) proxiedCondition() (metav1.Condition, bool) {
 
 // egressCondition returns the condition on egress, and reports whether there is one.
 func (w serviceWrite) egressCondition() (metav1.Condition, bool) {
-	var c *metav1.Condition
-	switch {
-	case w.egress == nil:
-	case w.egress.isUnknown:
-		c = meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionEgress)
-	default:
-		c = &w.egress.Condition
+	none := metav1.Condition{Type: v1beta1.ConditionEgress}
+	if w.egress == nil {
+		return none, false
 	}
-	if c == nil {
-		return metav1.Condition{Type: v1beta1.ConditionEgress}, false
+	if !w.egress.isUnknown {
+		return w.egress.Condition, true
 	}
-	return *c, true
+
+	before := meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionEgress)
+	if before == nil {
+		return none, false
+	}
+
+	return *before, true
 }

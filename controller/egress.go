@@ -36,39 +36,48 @@ type egressSender struct {
 	pods    []*lb.Pod
 	// addresses are the addresses that pods can send from.
 	addresses []netip.Addr
-	// faults tell what pods cannot do, and notes what else the user should know.
-	faults, notes []string
-	// closed is a text about the nodes that reject connections of the pods, and isUnsettled reports whether it is not
-	// known yet which nodes do.
-	closed      string
+	// faults are texts about what pods cannot do.
+	faults []string
+	// notes are texts about what else the user should know.
+	notes []string
+	// closed is a text about the nodes that reject connections of the pods.
+	closed string
+	// isUnsettled reports whether it is not known yet which nodes reject connections.
 	isUnsettled bool
 }
 
 // decideEgress decides which ports pods send from. hasPods reports whether the pods are known, and closed is what the
 // speakers report.
 func decideEgress(d *syncRun, hasPods bool, closed *closedView) egressRun {
-	out := egressRun{isKnown: true, conditions: map[lb.Key]*egressCondition{}}
 	senders := newSenders(d)
 	canSend := func(s *egressSender) bool { return len(s.addresses) > 0 }
-	out.isKnown = hasPods || !slices.ContainsFunc(senders, canSend)
+	out := egressRun{
+		isKnown:    hasPods || !slices.ContainsFunc(senders, canSend),
+		conditions: map[lb.Key]*egressCondition{},
+	}
 
 	if out.isKnown {
-		out.result = ipam.AssignSlices(egressAddresses(d, senders), d.state.Slices, d.state.Now)
+		addresses := egressAddresses(d, senders)
+		out.result = ipam.AssignSlices(addresses, d.state.Slices, d.state.Now)
 		d.next = lb.Sooner(d.next, out.result.Recheck)
 		closed.apply(d.state.Now, senders)
 	}
+
 	for _, s := range senders {
 		out.conditions[s.service.Key] = &egressCondition{
 			Condition: s.condition(out.result),
 			isUnknown: !out.isKnown || s.isUnsettled,
 		}
 	}
+
 	for _, p := range d.problems {
-		key := lb.Key{Namespace: p.Object.Namespace, Name: p.Object.Name}
-		if p.Object.Kind == config.KindService && p.Reason.OfEgress() {
-			out.conditions[key] = &egressCondition{Condition: egressFault(p.Message)}
+		if p.Object.Kind != config.KindService || !p.Reason.OfEgress() {
+			continue
 		}
+		key := lb.Key{Namespace: p.Object.Namespace, Name: p.Object.Name}
+		out.conditions[key] = &egressCondition{Condition: egressFault(p.Message)}
 	}
+
 	return out
 }
 
@@ -76,12 +85,14 @@ func decideEgress(d *syncRun, hasPods bool, closed *closedView) egressRun {
 func newSenders(d *syncRun) (out []*egressSender) {
 	byKey := map[lb.Key]*egressSender{}
 	for i, svc := range d.state.Services {
-		if svc.Egress {
-			s := &egressSender{service: svc}
-			s.addAddresses(d.state, d.result.Assignments[i])
-			byKey[svc.Key] = s
-			out = append(out, s)
+		if !svc.Egress {
+			continue
 		}
+
+		s := &egressSender{service: svc}
+		s.addAddresses(d.state, d.result.Assignments[i])
+		byKey[svc.Key] = s
+		out = append(out, s)
 	}
 	if len(out) == 0 {
 		return nil
@@ -92,13 +103,21 @@ func newSenders(d *syncRun) (out []*egressSender) {
 		s.pods = match.Pods[s.service.Key]
 		s.addFamilies()
 	}
+
 	for _, c := range match.Conflicts {
-		older, younger := byKey[c.Older], byKey[c.Younger]
 		// The sentences do not depend on single pods: else each pod that comes or goes would cause writes of many Services.
-		younger.faults = append(younger.faults, fmt.Sprintf(
-			"pods that it selects send from the addresses of Service %s, which is older and selects them too", c.Older))
-		older.notes = append(older.notes, fmt.Sprintf("the younger Service %s selects some of the pods too", c.Younger))
+		younger := byKey[c.Younger]
+		fault := fmt.Sprintf(
+			"pods that it selects send from the addresses of Service %s, which is older and selects them too",
+			c.Older,
+		)
+		younger.faults = append(younger.faults, fault)
+
+		older := byKey[c.Older]
+		note := fmt.Sprintf("the younger Service %s selects some of the pods too", c.Younger)
+		older.notes = append(older.notes, note)
 	}
+
 	return out
 }
 
@@ -107,15 +126,20 @@ func newSenders(d *syncRun) (out []*egressSender) {
 func (s *egressSender) addAddresses(state lb.State, a *ipam.Assignment) {
 	for i, addr := range a.Addresses {
 		isForeign := a.Reason == lb.ForeignAddress && a.Pools[i] == ""
-		switch {
-		case isForeign || !slices.Contains(s.service.Addresses, addr):
-		case !isInLayer2(state, s.service, addr, a.Pools[i]):
-			s.faults = append(s.faults, fmt.Sprintf(
-				"pods cannot send from %s, since no L2Advertisement selects its pool and the Service", addr))
-		default:
-			s.addresses = append(s.addresses, addr)
+		isShown := slices.Contains(s.service.Addresses, addr)
+		if isForeign || !isShown {
+			continue
 		}
+
+		if isInLayer2(state, s.service, addr, a.Pools[i]) {
+			s.addresses = append(s.addresses, addr)
+			continue
+		}
+
+		fault := fmt.Sprintf("pods cannot send from %s, since no L2Advertisement selects its pool and the Service", addr)
+		s.faults = append(s.faults, fault)
 	}
+
 	if len(s.addresses)+len(s.faults) == 0 {
 		s.faults = append(s.faults, "the Service has no address yet")
 	}
@@ -127,10 +151,18 @@ func isInLayer2(state lb.State, svc *lb.Service, addr netip.Addr, name string) b
 	if name == "" {
 		name = svc.Record.Of(addr).Pool
 	}
-	i := slices.IndexFunc(state.Pools, func(p lb.Pool) bool { return p.Name == name })
-	return i >= 0 && slices.ContainsFunc(state.L2Advertisements, func(a lb.L2Advertisement) bool {
+
+	i := slices.IndexFunc(state.Pools, func(p lb.Pool) bool {
+		return p.Name == name
+	})
+	if i < 0 {
+		return false
+	}
+
+	pool := &state.Pools[i]
+	return slices.ContainsFunc(state.L2Advertisements, func(a lb.L2Advertisement) bool {
 		selectsService := len(a.ServiceSelectors) == 0 || lb.MatchesAny(a.ServiceSelectors, svc.Labels)
-		return selectsService && a.Selects(&state.Pools[i])
+		return selectsService && a.Selects(pool)
 	})
 }
 
@@ -139,23 +171,34 @@ func (s *egressSender) addFamilies() {
 	if len(s.service.Addresses) == 0 {
 		return
 	}
+
 	for _, family := range []lb.Family{lb.IPv4, lb.IPv6} {
 		isOfFamily := func(a netip.Addr) bool { return lb.FamilyOf(a) == family }
-		hasFamily := func(p *lb.Pod) bool { return slices.ContainsFunc(p.Addresses, isOfFamily) }
-		if slices.ContainsFunc(s.pods, hasFamily) && !slices.ContainsFunc(s.service.Addresses, isOfFamily) {
-			s.faults = append(s.faults, fmt.Sprintf("the Service has no %s address, and its pods have one", family))
+		hasFamily := func(p *lb.Pod) bool {
+			return slices.ContainsFunc(p.Addresses, isOfFamily)
+		}
+		podsHave := slices.ContainsFunc(s.pods, hasFamily)
+		serviceHas := slices.ContainsFunc(s.service.Addresses, isOfFamily)
+		if podsHave && !serviceHas {
+			fault := fmt.Sprintf("the Service has no %s address, and its pods have one", family)
+			s.faults = append(s.faults, fault)
 		}
 	}
 }
 
 // users returns the users that need a slice of an address. A pod that has no address yet may get one of each family.
 func (s *egressSender) users(addr netip.Addr) (out []ipam.SliceUser) {
-	isOfFamily := func(a netip.Addr) bool { return a.BitLen() == addr.BitLen() }
+	isOfFamily := func(a netip.Addr) bool {
+		return a.BitLen() == addr.BitLen()
+	}
 	for _, p := range s.pods {
-		if len(p.Addresses) == 0 || slices.ContainsFunc(p.Addresses, isOfFamily) {
-			out = append(out, ipam.SliceUser{Namespace: p.Key.Namespace, Node: p.Node})
+		mayHaveFamily := len(p.Addresses) == 0 || slices.ContainsFunc(p.Addresses, isOfFamily)
+		if mayHaveFamily {
+			user := ipam.SliceUser{Namespace: p.Key.Namespace, Node: p.Node}
+			out = append(out, user)
 		}
 	}
+
 	return out
 }
 
@@ -171,6 +214,7 @@ func egressAddresses(d *syncRun, senders []*egressSender) (out []ipam.EgressAddr
 				indexes[addr] = i
 				out = append(out, ipam.EgressAddress{Address: addr})
 			}
+
 			out[i].Users = append(out[i].Users, s.users(addr)...)
 		}
 	}
@@ -179,36 +223,47 @@ func egressAddresses(d *syncRun, senders []*egressSender) (out []ipam.EgressAddr
 	}
 
 	for i, svc := range d.state.Services {
-		for _, addr := range slices.Concat(svc.Addresses, d.result.Assignments[i].Addresses) {
-			if i, ok := indexes[addr]; ok {
-				out[i].Ports = slices.Concat(out[i].Ports, svc.Ports, svc.Unserved)
+		held := slices.Concat(svc.Addresses, d.result.Assignments[i].Addresses)
+		for _, addr := range held {
+			if at, ok := indexes[addr]; ok {
+				out[at].Ports = slices.Concat(out[at].Ports, svc.Ports, svc.Unserved)
 			}
 		}
 	}
+
 	return out
 }
 
 // condition returns the condition of the Service.
 func (s *egressSender) condition(r ipam.SliceResult) metav1.Condition {
-	faults, verb := slices.Concat(s.faults, s.refusals(r)), "send from"
+	faults := slices.Concat(s.faults, s.refusals(r))
+	verb := "send from"
 	if s.closed != "" {
-		faults, verb = append(faults, s.closed), "have ports of"
+		faults = append(faults, s.closed)
+		verb = "have ports of"
 	}
-	text := fmt.Sprintf("pods on %s %s %s", countNodes(s.nodes(r)), verb, strings.Join(texts(s.addresses), " and "))
+
+	nodes := countNodes(s.nodes(r))
+	addresses := strings.Join(texts(s.addresses), " and ")
+	success := fmt.Sprintf("pods on %s %s %s", nodes, verb, addresses)
 	if len(faults) > 0 {
 		if len(s.addresses) > 0 {
-			faults = append(faults, text)
+			faults = append(faults, success)
 		}
-		return egressFault(strings.Join(slices.Concat(faults, s.notes), "; "))
+		sentences := slices.Concat(faults, s.notes)
+		return egressFault(strings.Join(sentences, "; "))
 	}
+
+	sentences := slices.Concat([]string{success}, s.notes)
 	return metav1.Condition{
 		Type:    v1beta1.ConditionEgress,
 		Status:  metav1.ConditionTrue,
 		Reason:  string(lb.EgressActive),
-		Message: lb.WithRemedies(strings.Join(slices.Concat([]string{text}, s.notes), "; "), lb.EgressActive),
+		Message: lb.WithRemedies(strings.Join(sentences, "; "), lb.EgressActive),
 	}
 }
 
+// countNodes returns a number of nodes as text.
 func countNodes(n int) string {
 	if n == 1 {
 		return "1 node"
@@ -237,6 +292,7 @@ func (s *egressSender) refusals(r ipam.SliceResult) (out []string) {
 			out = append(out, r.Refused[i].Message)
 		}
 	}
+
 	return out
 }
 
@@ -249,13 +305,20 @@ func (s *egressSender) nodes(r ipam.SliceResult) int {
 
 	n := 0
 	for _, slice := range r.Slices {
-		counted, hasPods := nodes[slice.Node]
-		isOwn := slice.Namespace == s.service.Key.Namespace && slices.Contains(s.addresses, slice.Address)
-		if hasPods && !counted && isOwn && slice.Released.IsZero() {
+		isCounted, hasPods := nodes[slice.Node]
+		if !hasPods || isCounted {
+			continue
+		}
+
+		isInUse := slice.Released.IsZero()
+		isOfNamespace := slice.Namespace == s.service.Key.Namespace
+		isAtAddress := slices.Contains(s.addresses, slice.Address)
+		if isInUse && isOfNamespace && isAtAddress {
 			nodes[slice.Node] = true
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -274,11 +337,14 @@ type allocationWrite struct {
 func (d *syncRun) allocationWrites() (out []*allocationWrite) {
 	byAddress := map[netip.Addr]*allocationWrite{}
 	write := func(addr netip.Addr) *allocationWrite {
-		if byAddress[addr] == nil {
-			byAddress[addr] = &allocationWrite{address: addr}
-			out = append(out, byAddress[addr])
+		w := byAddress[addr]
+		if w == nil {
+			w = &allocationWrite{address: addr}
+			byAddress[addr] = w
+			out = append(out, w)
 		}
-		return byAddress[addr]
+
+		return w
 	}
 
 	for _, o := range d.objects.EgressAllocations {
@@ -287,14 +353,21 @@ func (d *syncRun) allocationWrites() (out []*allocationWrite) {
 			write(addr).have = o
 		}
 	}
+
 	for _, s := range d.egress.result.Slices {
-		slice := v1beta1.EgressSlice{First: int32(s.First), Node: s.Node, Namespace: s.Namespace}
+		slice := v1beta1.EgressSlice{
+			First:     int32(s.First),
+			Node:      s.Node,
+			Namespace: s.Namespace,
+		}
 		if !s.Released.IsZero() {
 			slice.Released = new(v1beta1.NewTime(s.Released))
 		}
+
 		w := write(s.Address)
 		w.want.Slices = append(w.want.Slices, slice)
 	}
+
 	return out
 }
 
@@ -312,17 +385,22 @@ func (s *syncer) writeAllocations(ctx context.Context, d *syncRun) error {
 	})
 
 	for _, w := range writes {
-		if w.isRecorded {
-			continue
-		}
-		for _, svc := range d.state.Services {
-			c := d.egress.conditions[svc.Key]
-			if c != nil && slices.Contains(svc.Addresses, w.address) {
-				c.isUnknown = true
-			}
+		if !w.isRecorded {
+			d.markEgressUnknown(w.address)
 		}
 	}
+
 	return err
+}
+
+// markEgressUnknown makes the conditions on egress of all Services with an address stay as they are.
+func (d *syncRun) markEgressUnknown(addr netip.Addr) {
+	for _, svc := range d.state.Services {
+		c := d.egress.conditions[svc.Key]
+		if c != nil && slices.Contains(svc.Addresses, addr) {
+			c.isUnknown = true
+		}
+	}
 }
 
 // reportInvalidSlices sends an Event for each new Problem of an EgressAllocation.
@@ -333,14 +411,19 @@ func (s *syncer) reportInvalidSlices(d *syncRun) {
 		if p.Object.Kind != config.KindAllocation {
 			continue
 		}
+
 		s.invalidSlices[p] = true
-		if before[p] {
-			continue
+		if !before[p] {
+			s.reportInvalidSlice(d, p)
 		}
-		for _, o := range d.objects.EgressAllocations {
-			if o.Name == p.Object.Name {
-				s.cluster.Event(p.Object, o.UID, false, lb.InvalidSlice, p.Message)
-			}
+	}
+}
+
+// reportInvalidSlice sends an Event for a Problem of an EgressAllocation.
+func (s *syncer) reportInvalidSlice(d *syncRun, p lb.Problem) {
+	for _, o := range d.objects.EgressAllocations {
+		if o.Name == p.Object.Name {
+			s.cluster.Event(p.Object, o.UID, false, lb.InvalidSlice, p.Message)
 		}
 	}
 }

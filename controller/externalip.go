@@ -25,8 +25,8 @@ func (s *syncer) reportClosed(d *syncRun) {
 			continue
 		}
 
-		object := lb.Object{Kind: config.KindService, Namespace: key.Namespace, Name: key.Name}
-		message := lb.WithRemedies("spec.externalIPs has "+text+" of a pool, which stays closed", lb.ExternalIPClosed)
-		s.cluster.Event(object, service.GetUID(), false, lb.ExternalIPClosed, message)
+		fault := "spec.externalIPs has " + text + " of a pool, which stays closed"
+		message := lb.WithRemedies(fault, lb.ExternalIPClosed)
+		s.cluster.Event(config.ServiceObject(key), service.GetUID(), false, lb.ExternalIPClosed, message)
 	}
 }

@@ -26,28 +26,38 @@ func (w serviceWrite) accessCondition() (metav1.Condition, bool) {
 // filteredCondition returns the condition on access to the Service, and reports whether access is restricted. The
 // message has the invalid source ranges and limits, and then those in force.
 func (w serviceWrite) filteredCondition() (metav1.Condition, bool) {
-	c := metav1.Condition{Type: v1beta1.ConditionFiltered, Status: metav1.ConditionTrue, Reason: string(lb.Filtered)}
+	c := metav1.Condition{
+		Type:   v1beta1.ConditionFiltered,
+		Status: metav1.ConditionTrue,
+		Reason: string(lb.Filtered),
+	}
 	var messages []string
 	var faults []lb.Reason
 	for _, p := range w.problems {
 		if !p.Reason.OfFilter() {
 			continue
 		}
+
 		if len(messages) == 0 {
-			c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
+			c.Status = metav1.ConditionFalse
+			c.Reason = string(p.Reason)
 		}
+
 		messages = append(messages, p.Message)
 		faults = append(faults, p.Reason)
 	}
+
 	messages = append(messages, accessTexts(w.frontends)...)
 
 	// Nodes refuse the node ports of proxied Services.
-	if slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges) && !w.proxied.isServing() {
+	hasRanges := slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges)
+	if hasRanges && !w.proxied.isServing() {
 		text := nodePortsText(w.service)
 		if text != "" {
 			messages = append(messages, text)
 		}
 	}
+
 	c.Message = lb.WithRemedies(strings.Join(messages, "; "), faults...)
 	return c, len(messages) > 0
 }
@@ -66,6 +76,7 @@ func accessTexts(frontends []lb.Frontend) []string {
 		}
 		last = f.Address
 	}
+
 	if len(out) > 0 {
 		out = append(out, "the cluster's own pods and nodes "+clusterText(frontends))
 	}
@@ -75,22 +86,28 @@ func accessTexts(frontends []lb.Frontend) []string {
 	if access.ConnectionLimit > 0 {
 		out = append(out, fmt.Sprintf("at most %d connections at once, %s", access.ConnectionLimit, scope))
 	}
+
 	if access.RateLimit > 0 {
 		out = append(out, fmt.Sprintf("at most %d new connections per second of one source, %s",
 			access.RateLimit, scope))
 	}
+
 	if access.LogDrops {
 		out = append(out, "refused packets are logged in samples")
 	}
+
 	return out
 }
 
-// clusterText tells how the source ranges apply to the cluster itself.
+// clusterText returns how the source ranges apply to the cluster itself.
 func clusterText(frontends []lb.Frontend) string {
-	appliesToCluster := func(f lb.Frontend) bool { return f.HasRanges() && !f.ClusterIP.IsValid() }
+	appliesToCluster := func(f lb.Frontend) bool {
+		return f.HasRanges() && !f.ClusterIP.IsValid()
+	}
 	if slices.ContainsFunc(frontends, appliesToCluster) {
 		return "are sources like any other"
 	}
+
 	return "are allowed too"
 }
 
@@ -106,6 +123,7 @@ func nodePortsText(sv *corev1.Service) string {
 	if len(ports) == 0 {
 		return ""
 	}
+
 	return "any source may connect to the node ports (" + lb.SomeOf(ports) +
 		"): set spec.allocateLoadBalancerNodePorts to false and remove nodePort from spec.ports"
 }

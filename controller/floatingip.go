@@ -34,9 +34,14 @@ func (s *syncer) writeFloatingIPs(ctx context.Context, d *syncRun) error {
 		if slices.ContainsFunc(d.state.FloatingIPs[i].Addresses, d.mustWait) {
 			continue
 		}
+
 		decision := &d.result.FloatingIPs[i]
-		writes = append(writes, floatingWrite{objects[decision.Key], decision})
+		writes = append(writes, floatingWrite{
+			object:   objects[decision.Key],
+			decision: decision,
+		})
 	}
+
 	return each(ctx, d, s.cluster, writes, s.writeFloatingIP)
 }
 
@@ -47,11 +52,17 @@ func (s *syncer) writeFloatingIP(ctx context.Context, w floatingWrite) error {
 	}
 
 	want := w.status(metav1.Now().Rfc3339Copy())
-	assigned := config.Assigned(w.decision.Key, slices.Concat(w.decision.Record, w.decision.Awaits))
+	record := slices.Concat(w.decision.Record, w.decision.Awaits)
+	assigned := config.Assigned(w.decision.Key, record)
 	hasWritten, err := s.cluster.UpdateFloatingIP(ctx, w.object, assigned, want)
 
-	object := lb.Object{Kind: config.KindFloatingIP, Namespace: w.object.Namespace, Name: w.object.Name}
-	s.reportCondition(object, w.object.UID, w.object.Status.Conditions, want.Conditions[0], hasWritten)
+	object := lb.Object{
+		Kind:      config.KindFloatingIP,
+		Namespace: w.object.Namespace,
+		Name:      w.object.Name,
+	}
+	have := w.object.Status.Conditions
+	s.reportCondition(object, w.object.UID, have, want.Conditions[0], hasWritten)
 	return err
 }
 
@@ -60,45 +71,68 @@ func (w floatingWrite) status(at metav1.Time) v1beta1.FloatingIPStatus {
 	before := w.object.Status
 	out := v1beta1.FloatingIPStatus{
 		Addresses:     texts(w.decision.Addresses),
-		Phase:         v1beta1.FloatingIPPending,
+		Phase:         w.phase(),
 		RecentHolders: before.RecentHolders,
 	}
-
-	condition := metav1.Condition{
-		Type:    v1beta1.ConditionValid,
-		Status:  metav1.ConditionFalse,
-		Reason:  string(w.decision.Reason),
-		Message: lb.WithRemedies(w.decision.Message, w.decision.Reason),
-	}
-	switch w.decision.Reason {
-	case lb.Bound:
-		out.Phase, condition.Status = v1beta1.FloatingIPBound, metav1.ConditionTrue
-	case lb.Available:
-		out.Phase, condition.Status = v1beta1.FloatingIPAvailable, metav1.ConditionTrue
-	}
-	out.Conditions = []metav1.Condition{condition}
+	out.Conditions = []metav1.Condition{w.validCondition()}
 
 	record, applies := config.Record(w.object.UID, w.decision.Record)
-	if applies || meta.FindStatusCondition(before.Conditions, record.Type) != nil {
+	hasRecord := meta.FindStatusCondition(before.Conditions, record.Type) != nil
+	if applies || hasRecord {
 		out.Conditions = append(out.Conditions, record)
 	}
 
 	if w.decision.BoundTo != (lb.Key{}) {
-		out.BoundTo = &v1beta1.Holder{Name: w.decision.BoundTo.Name, UID: w.decision.BoundUID}
+		out.BoundTo = &v1beta1.Holder{
+			Name: w.decision.BoundTo.Name,
+			UID:  w.decision.BoundUID,
+		}
 		out.BoundSince = &v1beta1.Time{Time: at}
 	}
+
 	last := before.BoundTo
-	switch {
-	case last == nil:
-	case out.BoundTo != nil && last.UID == out.BoundTo.UID:
-		out.BoundSince = before.BoundSince
-	default:
-		former := *last
-		former.Until = &v1beta1.Time{Time: at}
-		out.RecentHolders = append([]v1beta1.Holder{former}, slices.Clone(before.RecentHolders)...)
-		out.RecentHolders = out.RecentHolders[:min(len(out.RecentHolders), recentHolders)]
+	if last == nil {
+		return out
 	}
+
+	isStillBound := out.BoundTo != nil && last.UID == out.BoundTo.UID
+	if isStillBound {
+		out.BoundSince = before.BoundSince
+		return out
+	}
+
+	former := *last
+	former.Until = &v1beta1.Time{Time: at}
+	holders := slices.Concat([]v1beta1.Holder{former}, before.RecentHolders)
+	out.RecentHolders = holders[:min(len(holders), recentHolders)]
 	return out
+}
+
+// phase returns the phase of the FloatingIP.
+func (w floatingWrite) phase() v1beta1.FloatingIPPhase {
+	switch w.decision.Reason {
+	case lb.Bound:
+		return v1beta1.FloatingIPBound
+	case lb.Available:
+		return v1beta1.FloatingIPAvailable
+	}
+
+	return v1beta1.FloatingIPPending
+}
+
+// validCondition returns the condition Valid of the FloatingIP. It is true while the FloatingIP has its addresses.
+func (w floatingWrite) validCondition() metav1.Condition {
+	status := metav1.ConditionTrue
+	if w.phase() == v1beta1.FloatingIPPending {
+		status = metav1.ConditionFalse
+	}
+
+	return metav1.Condition{
+		Type:    v1beta1.ConditionValid,
+		Status:  status,
+		Reason:  string(w.decision.Reason),
+		Message: lb.WithRemedies(w.decision.Message, w.decision.Reason),
+	}
 }
 
 // keep creates the FloatingIP that a Service requests by keep-floatingip. The FloatingIP names the Service, so that no
@@ -109,8 +143,14 @@ func (s *syncer) keep(ctx context.Context, k ipam.Keep) (refusal string, err err
 	}
 
 	f := &v1beta1.FloatingIP{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: config.KindFloatingIP},
-		ObjectMeta: metav1.ObjectMeta{Namespace: k.Service.Namespace, Name: k.Service.Name},
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: v1beta1.GroupVersion.String(),
+			Kind:       config.KindFloatingIP,
+		},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: k.Service.Namespace,
+			Name:      k.Service.Name,
+		},
 		Spec: v1beta1.FloatingIPSpec{
 			ServiceName:   k.Service.Name,
 			ReclaimPolicy: v1beta1.ReclaimRetain,

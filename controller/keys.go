@@ -33,9 +33,9 @@ const (
 	maxNamedNodes = 10
 )
 
-// memberKeys creates the key of the speakers' membership, and rotates it when its owner writes another one. A new
-// leader starts with a new memberKeys.
-type memberKeys struct {
+// keyRotation creates the key of the speakers' membership, and rotates it when its owner writes another one. A new
+// leader starts with a new keyRotation.
+type keyRotation struct {
 	cluster *k8s.Cluster
 	// secret is the Secret's name.
 	secret  string
@@ -47,8 +47,9 @@ type memberKeys struct {
 	warned map[lb.Reason]string
 }
 
-func newMemberKeys(cluster *k8s.Cluster, secret string, log *slog.Logger) *memberKeys {
-	return &memberKeys{
+// newKeyRotation returns a keyRotation for the Secret of that name.
+func newKeyRotation(cluster *k8s.Cluster, secret string, log *slog.Logger) *keyRotation {
+	return &keyRotation{
 		cluster: cluster,
 		secret:  secret,
 		log:     log,
@@ -58,21 +59,27 @@ func newMemberKeys(cluster *k8s.Cluster, secret string, log *slog.Logger) *membe
 }
 
 // run runs the loop until ctx is cancelled.
-func (m *memberKeys) run(ctx context.Context) error {
+func (m *keyRotation) run(ctx context.Context) error {
 	sync := func(ctx context.Context) (time.Duration, error) {
 		err := m.sync(ctx, time.Now())
 		return m.interval(), err
 	}
-	return daemon.NewLoop(daemon.LoopConfig{Name: "keys", Log: m.log, Sync: sync}).Run(ctx)
+	loop := daemon.NewLoop(daemon.LoopConfig{
+		Name: "keys",
+		Log:  m.log,
+		Sync: sync,
+	})
+	return loop.Run(ctx)
 }
 
 // interval returns the time until the next run.
-func (m *memberKeys) interval() time.Duration {
+func (m *keyRotation) interval() time.Duration {
 	waits := !m.reportAt.IsZero()
 	isReported := m.warned[lb.RotationWaits] != ""
 	if waits && !isReported {
 		return waitInterval
 	}
+
 	return keysInterval
 }
 
@@ -84,7 +91,7 @@ func newKey() []byte {
 }
 
 // sync writes steps of the rotation until there is none to take.
-func (m *memberKeys) sync(ctx context.Context, at time.Time) error {
+func (m *keyRotation) sync(ctx context.Context, at time.Time) error {
 	if m.cluster.Uninstalling() {
 		return nil // the deleted Secret must not be created again
 	}
@@ -104,11 +111,12 @@ func (m *memberKeys) sync(ctx context.Context, at time.Time) error {
 }
 
 // step reads the Secret and writes it if needed.
-func (m *memberKeys) step(ctx context.Context, at time.Time) (isWritten bool, err error) {
+func (m *keyRotation) step(ctx context.Context, at time.Time) (isWritten bool, err error) {
 	secret, err := m.cluster.Secret(ctx, m.secret)
 	if err != nil {
 		return false, err
 	}
+
 	m.warnUnusable(secret)
 
 	var waits bool
@@ -117,6 +125,7 @@ func (m *memberKeys) step(ctx context.Context, at time.Time) (isWritten bool, er
 		waits, failed = m.waits(ctx, at, secret)
 		return !waits && failed == nil
 	})
+
 	if !waits && failed == nil {
 		m.reportAt = time.Time{}
 		delete(m.warned, lb.RotationWaits)
@@ -129,17 +138,19 @@ func (m *memberKeys) step(ctx context.Context, at time.Time) (isWritten bool, er
 	if err != nil {
 		return false, err
 	}
+
 	m.log.Info("members' Secret written", "secret", m.secret, "why", reason)
 	return true, nil
 }
 
 // waits reports whether the next step must wait, because speakers have not read this version of the Secret. If the
 // cache shows none, it asks the API server itself: a speaker that has just been started may have read an older version.
-func (m *memberKeys) waits(ctx context.Context, at time.Time, secret *corev1.Secret) (bool, error) {
+func (m *keyRotation) waits(ctx context.Context, at time.Time, secret *corev1.Secret) (bool, error) {
 	behind := nodesBehind(m.cluster.SpeakerStates(), secret.ResourceVersion)
 	if m.reportAt.IsZero() {
 		m.reportAt = at.Add(reportInterval)
 	}
+
 	isDue := !at.Before(m.reportAt)
 	if len(behind) > 0 && !isDue {
 		return true, nil
@@ -149,6 +160,7 @@ func (m *memberKeys) waits(ctx context.Context, at time.Time, secret *corev1.Sec
 	if err != nil {
 		return false, err
 	}
+
 	behind = nodesBehind(states, secret.ResourceVersion)
 	if len(behind) == 0 || !isDue {
 		return len(behind) > 0, nil
@@ -159,11 +171,15 @@ func (m *memberKeys) waits(ctx context.Context, at time.Time, secret *corev1.Sec
 	if err != nil {
 		return false, err
 	}
-	behind = slices.DeleteFunc(behind, func(node string) bool { return !withSpeaker[node] })
+
+	behind = slices.DeleteFunc(behind, func(node string) bool {
+		return !withSpeaker[node]
+	})
 	if len(behind) > 0 {
 		m.reportAt = at.Add(reportInterval)
 		m.reportWaiting(secret, behind)
 	}
+
 	return len(behind) > 0, nil
 }
 
@@ -174,34 +190,42 @@ func nodesBehind(states []*v1beta1.SpeakerState, version string) (behind []strin
 			behind = append(behind, s.Name)
 		}
 	}
+
 	return behind
 }
 
 // reportWaiting reports that the rotation waits for the speakers on these nodes.
-func (m *memberKeys) reportWaiting(secret *corev1.Secret, nodes []string) {
+func (m *keyRotation) reportWaiting(secret *corev1.Secret, nodes []string) {
 	named := strings.Join(nodes[:min(len(nodes), maxNamedNodes)], ", ")
 	unnamed := len(nodes) - maxNamedNodes
 	if unnamed > 0 {
 		named = fmt.Sprintf("%s and %d more", named, unnamed)
 	}
+
 	m.warn(secret, lb.RotationWaits, "the rotation waits until these nodes' speakers have read the Secret: "+named)
 }
 
 // warn reports a problem of the Secret by an Event, and logs it once.
-func (m *memberKeys) warn(secret *corev1.Secret, reason lb.Reason, message string) {
-	o := lb.Object{Kind: "Secret", Namespace: secret.Namespace, Name: secret.Name}
+func (m *keyRotation) warn(secret *corev1.Secret, reason lb.Reason, message string) {
+	o := lb.Object{
+		Kind:      "Secret",
+		Namespace: secret.Namespace,
+		Name:      secret.Name,
+	}
 	if message != m.warned[reason] {
 		m.log.Warn("members' Secret", "secret", o, "reason", reason, "message", message)
 	}
+
 	m.warned[reason] = message
 	m.cluster.Event(o, secret.UID, false, reason, lb.WithRemedies(message, reason))
 }
 
 // warnUnusable reports entries that are not valid keys, once.
-func (m *memberKeys) warnUnusable(secret *corev1.Secret) {
+func (m *keyRotation) warnUnusable(secret *corev1.Secret) {
 	var entries []string
 	for _, name := range keyed.Read(secret.Data).Unusable {
-		entries = append(entries, fmt.Sprintf("%s (%d bytes)", name, len(secret.Data[name])))
+		length := len(secret.Data[name])
+		entries = append(entries, fmt.Sprintf("%s (%d bytes)", name, length))
 	}
 
 	message := ""

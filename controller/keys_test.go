@@ -21,7 +21,7 @@ const members = "holdfast-members"
 type keysTest struct {
 	*testing.T
 	server *apiServer
-	keys   *memberKeys
+	keys   *keyRotation
 	clock  time.Time
 }
 
@@ -38,7 +38,7 @@ func newKeysTest(t *testing.T, speakers ...string) *keysTest {
 	}
 	s := newTestSyncer(t, server)
 	must(t, s.cluster.WaitForSpeakerStates(t.Context()))
-	k.keys = newMemberKeys(s.cluster, members, s.log)
+	k.keys = newKeyRotation(s.cluster, members, s.log)
 	return k
 }
 

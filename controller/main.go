@@ -42,9 +42,10 @@ type settings struct {
 	timeout time.Duration
 	// crds is the directory with the custom resource definitions.
 	crds string
-	// withdraw reports whether endpoints on dead nodes are withdrawn, on at most limit nodes at the same time.
+	// withdraw reports whether endpoints on dead nodes are withdrawn.
 	withdraw bool
-	limit    nodelifecycle.Limit
+	// limit bounds the nodes whose endpoints are withdrawn at the same time.
+	limit nodelifecycle.Limit
 }
 
 // define adds the flags to f.
@@ -72,15 +73,18 @@ func (s *settings) define(f *flag.FlagSet) {
 	f.StringVar(&s.crds, "from", "/crds", "crds: `directory` with the custom resource definitions to write")
 }
 
+// run runs the task that the first argument names, and returns the exit code.
 func run() int {
 	tasks := map[string]func(context.Context, k8s.Clients, settings, *slog.Logger) error{
 		"controller": serve,
 		"uninstall":  uninstall,
 		"crds":       writeCRDs,
 	}
-	args, task := os.Args[1:], "controller"
+	task := "controller"
+	args := os.Args[1:]
 	if len(args) > 0 && tasks[args[0]] != nil {
-		args, task = args[1:], args[0]
+		task = args[0]
+		args = args[1:]
 	}
 
 	var s settings
@@ -94,14 +98,17 @@ func run() int {
 		if err != nil {
 			return err
 		}
+
 		return tasks[task](ctx, clients, s, log)
 	})
 }
 
+// uninstall withdraws all announcements and removes the finalizers.
 func uninstall(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logger) error {
 	return clients.Uninstall(ctx, log, s.Namespace, s.DaemonSet, s.timeout)
 }
 
+// writeCRDs writes the custom resource definitions to the API server.
 func writeCRDs(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logger) error {
 	return clients.WriteCRDs(ctx, log, s.crds)
 }
@@ -123,14 +130,26 @@ func serve(ctx context.Context, clients k8s.Clients, s settings, log *slog.Logge
 		lifecycle,
 	)
 	health := daemon.Health(daemon.AlwaysHealthy, assign.ready)
-	debug := daemon.Debug(func() any { return assign.last.Load() })
+	debug := daemon.Debug(func() any {
+		return assign.last.Load()
+	})
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return assign.cluster.Run(ctx) })
-	group.Go(func() error { return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned) })
-	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, health, nil) })
-	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, debug, nil) })
-	group.Go(func() error { return campaign(ctx, log, assign.cluster, s.nodeName, work) })
+	group.Go(func() error {
+		return assign.cluster.Run(ctx)
+	})
+	group.Go(func() error {
+		return s.ServeMetrics(ctx, registry, clients.MetricsReaders(), k8s.SelfSigned)
+	})
+	group.Go(func() error {
+		return daemon.Serve(ctx, s.HealthListen, health, nil)
+	})
+	group.Go(func() error {
+		return daemon.Serve(ctx, s.DebugListen, debug, nil)
+	})
+	group.Go(func() error {
+		return campaign(ctx, log, assign.cluster, s.nodeName, work)
+	})
 	return group.Wait()
 }
 
@@ -143,14 +162,17 @@ func assemble(
 ) (assign *syncer, lifecycle *nodelifecycle.Controller, work []func(context.Context) error) {
 	var observe, withdraw *daemon.Loop
 	cluster := k8s.New(clients, k8s.Config{
-		Log:        log,
-		Component:  "holdfast-controller",
-		Namespace:  s.Namespace,
-		DaemonSet:  s.DaemonSet,
-		Endpoints:  s.withdraw || s.Options.Proxies(),
-		Proxies:    s.Options.Proxy.Service,
-		Kick:       func() { assign.loop.Kick() },
-		KickStates: func() { withdraw.Kick(); observe.Kick() },
+		Log:       log,
+		Component: "holdfast-controller",
+		Namespace: s.Namespace,
+		DaemonSet: s.DaemonSet,
+		Endpoints: s.withdraw || s.Options.Proxies(),
+		Proxies:   s.Options.Proxy.Service,
+		Kick:      func() { assign.loop.Kick() },
+		KickStates: func() {
+			withdraw.Kick()
+			observe.Kick()
+		},
 	})
 	assign = newSyncer(cluster, s.Options, log)
 	lifecycle = nodelifecycle.New(cluster, s.Options.Serves, s.limit, log)
@@ -171,16 +193,21 @@ func assemble(
 		Sync:        lifecycle.Sync,
 	})
 
-	rotateKeys := func(ctx context.Context) error { return newMemberKeys(cluster, s.MembersSecret, log).run(ctx) }
+	rotateKeys := func(ctx context.Context) error {
+		return newKeyRotation(cluster, s.MembersSecret, log).run(ctx)
+	}
 	work = []func(context.Context) error{
 		assign.lead,
 		afterSpeakerStates(cluster, observe.Run),
 		afterSpeakerStates(cluster, rotateKeys),
 	}
 	if s.withdraw {
-		withdrawEndpoints := func(ctx context.Context) error { return lifecycle.Lead(ctx, withdraw.Run) }
+		withdrawEndpoints := func(ctx context.Context) error {
+			return lifecycle.Lead(ctx, withdraw.Run)
+		}
 		work = append(work, afterSpeakerStates(cluster, withdrawEndpoints))
 	}
+
 	return assign, lifecycle, work
 }
 
@@ -207,14 +234,20 @@ func campaign(
 	work []func(context.Context) error,
 ) error {
 	var watch nodelifecycle.NodeWatch
+	isMissed := func(node string) bool {
+		states := cluster.SpeakerStates()
+		expected := cluster.ExpectedSpeakers()
+		return watch.IsMissed(time.Now(), states, expected, node)
+	}
+
 	for {
 		err := cluster.Lead(ctx, k8s.Candidate{
 			Identity: identity(),
 			Node:     node,
-			Missed: func(node string) bool {
-				return watch.IsMissed(time.Now(), cluster.SpeakerStates(), cluster.ExpectedSpeakers(), node)
+			Missed:   isMissed,
+			Lead: func(ctx context.Context) error {
+				return lead(ctx, log, cluster, work)
 			},
-			Lead: func(ctx context.Context) error { return lead(ctx, log, cluster, work) },
 		})
 		if !errors.Is(err, errUninstalling) {
 			return err
@@ -229,7 +262,12 @@ func campaign(
 }
 
 // lead works as the leader. It first reads past its caches, which may lack its predecessor's last writes.
-func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []func(context.Context) error) error {
+func lead(
+	ctx context.Context,
+	log *slog.Logger,
+	cluster *k8s.Cluster,
+	work []func(context.Context) error,
+) error {
 	log.Info("leading")
 	if err := cluster.WaitForSync(ctx); err != nil {
 		return err
@@ -248,6 +286,7 @@ func lead(ctx context.Context, log *slog.Logger, cluster *k8s.Cluster, work []fu
 	for _, run := range work {
 		group.Go(func() error { return run(ctx) })
 	}
+
 	return group.Wait()
 }
 

@@ -24,17 +24,19 @@ type memoryWrite struct {
 // memoryWrites returns the PoolMemories to write before holders lose their addresses, and the others. Releases of this
 // run have the time of the run.
 func (d *syncRun) memoryWrites() (releasing, others []*memoryWrite) {
-	usages, have := map[string]ipam.Usage{}, map[string]*v1beta1.PoolMemory{}
-	for _, u := range d.result.Pools {
-		usages[u.Pool] = u
-	}
+	usages := d.usages()
+	have := map[string]*v1beta1.PoolMemory{}
 	for _, m := range d.objects.PoolMemories {
 		have[m.Name] = m
 	}
 
 	for _, p := range d.objects.Pools {
 		u := usages[p.Name]
-		w := &memoryWrite{pool: p, have: have[p.Name], want: memoryStatus(u)}
+		w := &memoryWrite{
+			pool: p,
+			have: have[p.Name],
+			want: memoryStatus(u),
+		}
 		for _, r := range u.Released {
 			if r.Time.Equal(d.state.Now) {
 				w.released = append(w.released, r)
@@ -47,6 +49,7 @@ func (d *syncRun) memoryWrites() (releasing, others []*memoryWrite) {
 			others = append(others, w)
 		}
 	}
+
 	return releasing, others
 }
 
@@ -61,6 +64,7 @@ func memoryStatus(u ipam.Usage) v1beta1.PoolMemoryStatus {
 			UID:     r.UID,
 		})
 	}
+
 	return out
 }
 
@@ -77,8 +81,11 @@ func (s *syncer) writeMemories(ctx context.Context, d *syncRun, writes []*memory
 			d.unrecorded[r.Address] = !w.isRecorded
 		}
 	}
+
 	return err
 }
 
 // mustWait reports whether a holder must keep the address until its release is recorded.
-func (d *syncRun) mustWait(a netip.Addr) bool { return d.unrecorded[a] }
+func (d *syncRun) mustWait(a netip.Addr) bool {
+	return d.unrecorded[a]
+}

@@ -73,8 +73,8 @@ func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector. It computes gauges from the last run, so they cannot be stale. A replica
 // that does not lead only has isLeaderDesc.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	gauge := func(d *prometheus.Desc, value int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
 
 	last := m.last.Load()
@@ -82,65 +82,88 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(isLeaderDesc, 0)
 		return
 	}
-	gauge(isLeaderDesc, 1)
-	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(m.repairs.Load()))
 
-	for _, u := range last.Result.Pools {
-		gauge(assignedDesc, u.IPv4.Assigned, u.Pool, string(lb.IPv4))
-		gauge(assignedDesc, u.IPv6.Assigned, u.Pool, string(lb.IPv6))
-		gauge(availableDesc, u.IPv4.Available, u.Pool, string(lb.IPv4))
-		gauge(availableDesc, u.IPv6.Available, u.Pool, string(lb.IPv6))
-		gauge(quarantinedDesc, u.IPv4.Quarantined, u.Pool, string(lb.IPv4))
-		gauge(quarantinedDesc, u.IPv6.Quarantined, u.Pool, string(lb.IPv6))
-		gauge(retainedDesc, u.RetainedCount, u.Pool)
-	}
-	m.collectReasons(last, gauge)
+	gauge(isLeaderDesc, 1)
+	repairs := float64(m.repairs.Load())
+	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, repairs)
+
+	collectPools(last.Result.Pools, gauge)
+	collectReasons(last, gauge)
 	collectSlices(last.Slices, gauge)
 
 	waits, unannounced := m.serviceStates(last.Result.Assignments)
 	for reason, d := range waits {
 		gauge(pendingDesc, int64(d.Seconds()), string(reason))
 	}
+
 	for labels := range unannounced {
 		gauge(unannouncedDesc, 1, labels[:]...)
 	}
 }
 
+// gaugeFunc sends one gauge of a scrape, with the values of its labels.
+type gaugeFunc func(d *prometheus.Desc, value int64, labels ...string)
+
+// collectPools sends the usage of each pool.
+func collectPools(pools []ipam.Usage, gauge gaugeFunc) {
+	for _, u := range pools {
+		collectCounts(u.IPv4, u.Pool, lb.IPv4, gauge)
+		collectCounts(u.IPv6, u.Pool, lb.IPv6, gauge)
+		gauge(retainedDesc, u.RetainedCount, u.Pool)
+	}
+}
+
+// collectCounts sends the usage of a pool by one family.
+func collectCounts(c ipam.Counts, pool string, f lb.Family, gauge gaugeFunc) {
+	family := string(f)
+	gauge(assignedDesc, c.Assigned, pool, family)
+	gauge(availableDesc, c.Available, pool, family)
+	gauge(quarantinedDesc, c.Quarantined, pool, family)
+}
+
 // collectReasons counts FloatingIPs, Services and Problems by reason.
-func (m *metrics) collectReasons(last *runResult, gauge func(d *prometheus.Desc, v int64, labels ...string)) {
-	floating, services := map[lb.Reason]int64{}, map[lb.Reason]int64{}
+func collectReasons(last *runResult, gauge gaugeFunc) {
+	floating := map[lb.Reason]int64{}
 	for _, f := range last.Result.FloatingIPs {
 		floating[f.Reason]++
 	}
-	for _, a := range last.Result.Assignments {
-		services[a.Reason]++
-	}
+
 	for reason, n := range floating {
 		gauge(floatingIPsDesc, n, string(reason))
 	}
+
+	services := map[lb.Reason]int64{}
+	for _, a := range last.Result.Assignments {
+		services[a.Reason]++
+	}
+
 	for reason, n := range services {
 		gauge(servicesDesc, n, string(reason))
 	}
 
 	problems := map[[2]string]int64{}
 	for _, p := range last.Problems {
-		if !p.Note {
-			problems[[2]string{p.Object.Kind, string(p.Reason)}]++
+		if p.Note {
+			continue
 		}
+		labels := [2]string{p.Object.Kind, string(p.Reason)}
+		problems[labels]++
 	}
+
 	for labels, n := range problems {
 		gauge(problemsDesc, n, labels[:]...)
 	}
 }
 
 // collectSlices counts slices by their state.
-func collectSlices(r ipam.SliceResult, gauge func(d *prometheus.Desc, v int64, labels ...string)) {
+func collectSlices(r ipam.SliceResult, gauge gaugeFunc) {
 	resting := int64(0)
 	for _, s := range r.Slices {
 		if !s.Released.IsZero() {
 			resting++
 		}
 	}
+
 	gauge(slicesDesc, int64(len(r.Slices))-resting, "used")
 	gauge(slicesDesc, resting, "resting")
 	gauge(slicesDesc, int64(len(r.Refused)), "refused")
@@ -164,7 +187,8 @@ type serviceMetrics struct {
 func (m *metrics) serviceStates(
 	assignments []*ipam.Assignment,
 ) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
-	waits, unannounced = map[lb.Reason]time.Duration{}, map[[4]string]bool{}
+	waits = map[lb.Reason]time.Duration{}
+	unannounced = map[[4]string]bool{}
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,21 +208,38 @@ func (m *metrics) serviceStates(
 			state = newServiceMetrics(h, a)
 			m.services[a.Key] = state
 		}
+
 		if !state.pendingSince.IsZero() {
-			waits[a.Reason] = max(waits[a.Reason], time.Since(state.pendingSince))
+			wait := time.Since(state.pendingSince)
+			waits[a.Reason] = max(waits[a.Reason], wait)
 		}
+
 		for _, family := range state.unannounced {
-			if len(unannounced) < daemon.MaxNamed {
-				unannounced[[4]string{a.Key.Namespace, a.Key.Name, string(family), string(state.reason)}] = true
+			if len(unannounced) == daemon.MaxNamed {
+				break
 			}
+
+			labels := [4]string{
+				a.Key.Namespace,
+				a.Key.Name,
+				string(family),
+				string(state.reason),
+			}
+			unannounced[labels] = true
 		}
 	}
-	maps.DeleteFunc(m.services, func(k lb.Key, _ serviceMetrics) bool { return !services.Has(k) })
+
+	isGone := func(k lb.Key, _ serviceMetrics) bool {
+		return !services.Has(k)
+	}
+	maps.DeleteFunc(m.services, isGone)
 	return waits, unannounced
 }
 
+// newServiceMetrics returns the state of a Service, as its conditions report it.
 func newServiceMetrics(h config.Held[corev1.Service], a *ipam.Assignment) serviceMetrics {
-	sv, out := h.Read(), serviceMetrics{object: h, assignment: a}
+	sv := h.Read()
+	out := serviceMetrics{object: h, assignment: a}
 	if !hasAddressReasons[a.Reason] {
 		c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
 		if c != nil && c.Status == metav1.ConditionFalse {
@@ -211,6 +252,7 @@ func newServiceMetrics(h config.Held[corev1.Service], a *ipam.Assignment) servic
 	if reason == lb.Announced {
 		return out
 	}
+
 	announcedBy := config.AnnouncedBy(sv)
 	for _, address := range a.Addresses {
 		if announcedBy.Of(address) == "" {
@@ -218,6 +260,7 @@ func newServiceMetrics(h config.Held[corev1.Service], a *ipam.Assignment) servic
 			out.reason = reason
 		}
 	}
+
 	return out
 }
 
@@ -229,10 +272,12 @@ func announceReason(sv *corev1.Service) (reason lb.Reason) {
 		if c == nil {
 			continue
 		}
+
 		isMoreUseful := reason == "" || reason == lb.NoAdvertisement
 		if c.Status == metav1.ConditionTrue || isMoreUseful {
 			reason = lb.Reason(c.Reason)
 		}
 	}
+
 	return reason
 }

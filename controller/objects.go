@@ -30,7 +30,9 @@ func (s *syncer) writeOthers(ctx context.Context, d *syncRun) error {
 	bgpStatus := func(a *v1beta1.BGPAdvertisement) v1beta1.Status { return a.Status }
 	communityStatus := func(c *v1beta1.Community) v1beta1.Status { return c.Status }
 	bfdStatus := func(p *v1beta1.BFDProfile) v1beta1.Status { return p.Status }
-	writePeer := func(ctx context.Context, p *v1beta1.BGPPeer) error { return s.writePeer(ctx, p, d) }
+	writePeer := func(ctx context.Context, p *v1beta1.BGPPeer) error {
+		return s.writePeer(ctx, p, d)
+	}
 
 	return errors.Join(
 		writeValid(ctx, s, d, config.KindL2Advertisement, o.L2Advertisements, l2Status),
@@ -44,13 +46,18 @@ func (s *syncer) writeOthers(ctx context.Context, d *syncRun) error {
 // writePeer writes the status of a BGPPeer.
 func (s *syncer) writePeer(ctx context.Context, p *v1beta1.BGPPeer, d *syncRun) error {
 	object := lb.Object{Kind: config.KindPeer, Name: p.Name}
-	count, conditions := s.peerStatus(p, d, validCondition(object, d.problems))
-	status := v1beta1.BGPPeerStatus{Status: v1beta1.Status{Conditions: conditions}, Sessions: count}
+	valid := validCondition(object, d.problems)
+	count, conditions := s.peerStatus(p, d, valid)
+	status := v1beta1.BGPPeerStatus{
+		Status:   v1beta1.Status{Conditions: conditions},
+		Sessions: count,
+	}
 
 	hasWritten, err := s.cluster.UpdatePeer(ctx, p, status)
 	for _, c := range conditions {
 		s.reportCondition(object, p.UID, p.Status.Conditions, c, hasWritten)
 	}
+
 	return err
 }
 
@@ -63,16 +70,20 @@ func writeValid[T metav1.Object](
 	objects []T,
 	status func(T) v1beta1.Status,
 ) error {
-	return each(ctx, d, s.cluster, objects, func(ctx context.Context, o T) error {
+	write := func(ctx context.Context, o T) error {
 		object := lb.Object{Kind: kind, Name: o.GetName()}
 		condition := validCondition(object, d.problems)
 		hasWritten, err := s.cluster.UpdateConditions(ctx, o, []metav1.Condition{condition})
-		s.reportCondition(object, o.GetUID(), status(o).Conditions, condition, hasWritten)
+
+		have := status(o).Conditions
+		s.reportCondition(object, o.GetUID(), have, condition, hasWritten)
 		return err
-	})
+	}
+	return each(ctx, d, s.cluster, objects, write)
 }
 
-// reportCondition sends an Event if a condition was written with a new reason or message.
+// reportCondition sends an Event if a condition was written with a new reason or message. A new object without Problems
+// needs no Event, nor does an object whose state is not known yet.
 func (s *syncer) reportCondition(
 	object lb.Object,
 	uid types.UID,
@@ -80,17 +91,23 @@ func (s *syncer) reportCondition(
 	want metav1.Condition,
 	hasWritten bool,
 ) {
-	before := meta.FindStatusCondition(have, want.Type)
-	isUnchanged := before != nil && before.Reason == want.Reason && before.Message == want.Message
-	// A new object without Problems needs no Event, nor does an object whose state is not known yet.
-	isUneventful := before == nil && want.Reason == string(lb.Valid) || want.Status == metav1.ConditionUnknown
-	if !hasWritten || isUneventful || isUnchanged {
+	isUnknown := want.Status == metav1.ConditionUnknown
+	if !hasWritten || isUnknown {
 		return
 	}
 
-	good := want.Status == metav1.ConditionTrue
-	s.cluster.Event(object, uid, good, lb.Reason(want.Reason), want.Message)
-	s.log.Info("configuration", "object", object, "condition", want.Type, "good", good,
+	before := meta.FindStatusCondition(have, want.Type)
+	isNewAndValid := before == nil && want.Reason == string(lb.Valid)
+	isUnchanged := before != nil &&
+		before.Reason == want.Reason &&
+		before.Message == want.Message
+	if isNewAndValid || isUnchanged {
+		return
+	}
+
+	isGood := want.Status == metav1.ConditionTrue
+	s.cluster.Event(object, uid, isGood, lb.Reason(want.Reason), want.Message)
+	s.log.Info("configuration", "object", object, "condition", want.Type, "good", isGood,
 		"reason", want.Reason, "message", want.Message)
 }
 
@@ -111,21 +128,22 @@ func validCondition(object lb.Object, problems []lb.Problem) metav1.Condition {
 		}
 
 		// The first fault determines the reason, or the first note if there is no fault.
-		isFirstFault := !p.Note && c.Status == metav1.ConditionTrue
-		switch {
-		case isFirstFault:
-			c.Status, c.Reason = metav1.ConditionFalse, string(p.Reason)
-		case len(messages) == 0:
+		isFirstFault := !p.Note && len(faults) == 0
+		if isFirstFault || len(messages) == 0 {
 			c.Reason = string(p.Reason)
 		}
+
 		if !p.Note { // a note itself says what the user may do
+			c.Status = metav1.ConditionFalse
 			faults = append(faults, p.Reason)
 		}
+
 		messages = append(messages, p.Message)
 	}
 
 	if len(messages) > 0 {
 		c.Message = lb.WithRemedies(strings.Join(messages, "; "), faults...)
 	}
+
 	return c
 }

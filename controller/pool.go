@@ -49,49 +49,73 @@ func (s *syncer) writePools(ctx context.Context, d *syncRun) error {
 	}
 
 	err := each(ctx, d, s.cluster, due, s.writePool)
-	if slices.ContainsFunc(due, func(w *poolWrite) bool { return w.hasWritten }) {
+	hasWritten := func(w *poolWrite) bool { return w.hasWritten }
+	if slices.ContainsFunc(due, hasWritten) {
 		s.poolsWritten = d.state.Now
 	}
+
 	return err
 }
 
 // poolWrites returns all pools with their desired status.
 func (s *syncer) poolWrites(d *syncRun) []*poolWrite {
-	usages, compiled := map[string]ipam.Usage{}, map[string]*lb.Pool{}
-	for _, u := range d.result.Pools {
-		usages[u.Pool] = u
-	}
+	usages := d.usages()
+	compiled := map[string]*lb.Pool{}
 	for i := range d.state.Pools {
-		compiled[d.state.Pools[i].Name] = &d.state.Pools[i]
+		p := &d.state.Pools[i]
+		compiled[p.Name] = p
 	}
 
 	var writes []*poolWrite
 	for _, p := range d.objects.Pools {
 		u := usages[p.Name]
+		c := compiled[p.Name]
 		conditions := []metav1.Condition{poolValid(p, u, d.problems)}
 		var removed []string
-		contested, isContested := addressesFree(compiled[p.Name].Ranges, u, s.speakers.claims)
+		contested, isContested := addressesFree(c.Ranges, u, s.speakers.claims)
 		switch {
 		case isContested:
 			conditions = append(conditions, contested)
 		case s.speakers.claims != nil:
 			removed = append(removed, contested.Type)
 		}
-		status := poolStatus(compiled[p.Name], u, k8s.PoolConditions(p, conditions, removed...))
-		writes = append(writes, &poolWrite{pool: p, inUse: u.InUse(p.DeletionTimestamp != nil), status: status})
+
+		conditions = k8s.PoolConditions(p, conditions, removed...)
+		isDeleting := p.DeletionTimestamp != nil
+		writes = append(writes, &poolWrite{
+			pool:   p,
+			inUse:  u.InUse(isDeleting),
+			status: poolStatus(c, u, conditions),
+		})
 	}
 
-	// The records that a deleted pool has of its ranges must first be written by the pools that take these over. The API
-	// server accepts no new finalizer for a pool that is being deleted.
+	keepForHandover(writes)
+	return writes
+}
+
+// usages returns the usages of pools by their names.
+func (d *syncRun) usages() map[string]ipam.Usage {
+	out := make(map[string]ipam.Usage, len(d.result.Pools))
+	for _, u := range d.result.Pools {
+		out[u.Pool] = u
+	}
+	return out
+}
+
+// keepForHandover decides which deleted pools are in use. The records that a deleted pool has of its ranges must first
+// be written by the pools that take these over. The API server accepts no new finalizer for a pool that is being
+// deleted.
+func keepForHandover(writes []*poolWrite) {
 	isHandingOver := slices.ContainsFunc(writes, func(w *poolWrite) bool {
 		return w.pool.DeletionTimestamp == nil && w.changesGuard()
 	})
+
 	for _, w := range writes {
 		if w.pool.DeletionTimestamp != nil {
-			w.inUse = (w.inUse || isHandingOver) && w.hasFinalizer()
+			isNeeded := w.inUse || isHandingOver
+			w.inUse = isNeeded && w.hasFinalizer()
 		}
 	}
-	return writes
 }
 
 // hasFinalizer reports whether the pool has our finalizer.
@@ -102,25 +126,38 @@ func (w *poolWrite) hasFinalizer() bool {
 // changesGuard reports whether the desired status has other guarded ranges or externalIPs.
 func (w *poolWrite) changesGuard() bool {
 	before := &w.pool.Status
-	return !slices.Equal(before.Guarded, w.status.Guarded) || !slices.Equal(before.ExternalIPs, w.status.ExternalIPs)
+	return !slices.Equal(before.Guarded, w.status.Guarded) ||
+		!slices.Equal(before.ExternalIPs, w.status.ExternalIPs)
 }
 
 // differs reports whether there is anything to write.
 func (w *poolWrite) differs() bool {
-	return w.hasFinalizer() != w.inUse || !equality.Semantic.DeepEqual(w.pool.Status, w.status)
+	if w.hasFinalizer() != w.inUse {
+		return true
+	}
+	return !equality.Semantic.DeepEqual(w.pool.Status, w.status)
 }
 
 // isUrgent reports whether the pool must not wait: it needs the finalizer, or blocks its own deletion, or it has a
 // condition with another status or reason, or other records of externalIPs.
 func (w *poolWrite) isUrgent() bool {
 	needsFinalizer := w.inUse && !w.hasFinalizer()
-	blocksDeletion := !w.inUse && w.hasFinalizer() && w.pool.DeletionTimestamp != nil
-	if needsFinalizer || blocksDeletion || w.changesGuard() { // the filters wait for the guard
+	blocksDeletion := !w.inUse &&
+		w.hasFinalizer() &&
+		w.pool.DeletionTimestamp != nil
+	if needsFinalizer || blocksDeletion {
 		return true
 	}
-	return !slices.EqualFunc(w.pool.Status.Conditions, w.status.Conditions, func(a, b metav1.Condition) bool {
-		return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason
-	})
+	if w.changesGuard() {
+		return true // the filters wait for the guard
+	}
+
+	hasSameReason := func(a, b metav1.Condition) bool {
+		return a.Type == b.Type &&
+			a.Status == b.Status &&
+			a.Reason == b.Reason
+	}
+	return !slices.EqualFunc(w.pool.Status.Conditions, w.status.Conditions, hasSameReason)
 }
 
 // writePool sets the finalizer before the status shows that the pool is in use.
@@ -137,28 +174,34 @@ func (s *syncer) writePool(ctx context.Context, w *poolWrite) error {
 	for _, c := range w.status.Conditions {
 		s.reportCondition(object, p.UID, p.Status.Conditions, c, hasWritten)
 	}
+
 	wasContested := meta.FindStatusCondition(p.Status.Conditions, v1beta1.ConditionAddressesFree) != nil
 	isContested := meta.FindStatusCondition(w.status.Conditions, v1beta1.ConditionAddressesFree) != nil
 	if hasWritten && wasContested && !isContested {
 		s.cluster.Event(object, p.UID, true, lb.AddressFree, "no other machine claims an address of the pool any more")
 	}
+
 	return err
 }
 
 // poolValid returns the condition Valid of a pool. If the pool is being deleted, it reports what the deletion waits
 // for.
 func poolValid(p *v1beta1.IPAddressPool, u ipam.Usage, problems []lb.Problem) metav1.Condition {
-	if p.DeletionTimestamp == nil || !u.InUse(true) {
-		return validCondition(lb.Object{Kind: config.KindPool, Name: p.Name}, problems)
+	object := lb.Object{Kind: config.KindPool, Name: p.Name}
+	isDeleting := p.DeletionTimestamp != nil
+	if !isDeleting || !u.InUse(true) {
+		return validCondition(object, problems)
 	}
 
 	message := "deletion waits until the pools that took its addresses over have recorded that"
 	held := u.Held()
 	if held > 0 {
-		message = lb.WithRemedies(fmt.Sprintf("deletion waits for %d addresses to be released, "+
-			"and no new ones are assigned; they are held by %s",
-			held, strings.Join(texts(holdersOf(u)), ", ")), lb.Deleting)
+		holders := strings.Join(texts(holdersOf(u)), ", ")
+		waits := fmt.Sprintf("deletion waits for %d addresses to be released, and no new ones are assigned; "+
+			"they are held by %s", held, holders)
+		message = lb.WithRemedies(waits, lb.Deleting)
 	}
+
 	return metav1.Condition{
 		Type:    v1beta1.ConditionValid,
 		Status:  metav1.ConditionFalse,
@@ -175,10 +218,14 @@ func holdersOf(u ipam.Usage) []lb.Key {
 
 	var out []lb.Key
 	for _, r := range u.Retained {
-		if !slices.Contains(out, r.Holder) && len(out) < ipam.MaxHolders {
+		if len(out) == ipam.MaxHolders {
+			break
+		}
+		if !slices.Contains(out, r.Holder) {
 			out = append(out, r.Holder)
 		}
 	}
+
 	return out
 }
 
@@ -196,9 +243,12 @@ func poolStatus(p *lb.Pool, u ipam.Usage, conditions []metav1.Condition) v1beta1
 		Guarded:         texts(p.Guarded),
 	}
 	for _, e := range p.ExternalIPs {
-		external := v1beta1.ExternalAddress{Address: e.Address.String(), Service: e.Service.String()}
-		out.ExternalIPs = append(out.ExternalIPs, external)
+		out.ExternalIPs = append(out.ExternalIPs, v1beta1.ExternalAddress{
+			Address: e.Address.String(),
+			Service: e.Service.String(),
+		})
 	}
+
 	for _, r := range u.Retained {
 		out.Retained = append(out.Retained, v1beta1.RetainedAddress{
 			Address: r.Address.String(),
@@ -206,5 +256,6 @@ func poolStatus(p *lb.Pool, u ipam.Usage, conditions []metav1.Condition) v1beta1
 			Since:   v1beta1.NewTime(r.Since),
 		})
 	}
+
 	return out
 }

@@ -28,14 +28,16 @@ type proxyView struct {
 	faults map[lb.Key]lb.Reason
 	// openNodes are the nodes that do not refuse the node ports of proxied Services.
 	openNodes []string
-	// text is the message of proxied Services about nodes, which was set at the time changed.
-	text    string
+	// text is the message of proxied Services about nodes.
+	text string
+	// changed is the time of the last change of text.
 	changed time.Time
 	// leftOut has the endpoints that proxies leave out.
 	leftOut map[lb.Key][]netip.AddrPort
-	// observations counts the calls of observe. began has the number of the last one before each Service was proxied.
+	// observations counts the calls of observe.
 	observations int
-	began        map[lb.Key]int
+	// began has the number of the last observation before each Service was proxied.
+	began map[lb.Key]int
 	// dropsProxyMode reports whether the API server dropped the field ipMode from the last write.
 	dropsProxyMode bool
 }
@@ -58,7 +60,8 @@ func (p *proxyView) observe(
 	notReady map[string]bool,
 	openNodes []string,
 ) {
-	p.serves, p.faults = map[string]map[lb.Key]bool{}, map[lb.Key]lb.Reason{}
+	p.serves = map[string]map[lb.Key]bool{}
+	p.faults = map[lb.Key]lb.Reason{}
 	p.openNodes = openNodes
 	p.observations++
 
@@ -69,17 +72,27 @@ func (p *proxyView) observe(
 
 		served := map[lb.Key]bool{}
 		for _, text := range s.Status.Proxied {
-			served[lb.ParseKey(text)] = true
+			key := lb.ParseKey(text)
+			served[key] = true
 		}
+
 		p.serves[s.Name] = served
 
 		for _, f := range s.Status.ProxyFaults {
-			key, fault := lb.ParseKey(f.Service), lb.Reason(f.Reason)
-			last := p.faults[key]
-			if fault.OfProxy() && (last == "" || fault < last) {
-				p.faults[key] = fault
-			}
+			p.addFault(lb.ParseKey(f.Service), lb.Reason(f.Reason))
 		}
+	}
+}
+
+// addFault records a fault of a Service, unless another one with an earlier name is recorded.
+func (p *proxyView) addFault(key lb.Key, fault lb.Reason) {
+	if !fault.OfProxy() {
+		return
+	}
+
+	last := p.faults[key]
+	if last == "" || fault < last {
+		p.faults[key] = fault
 	}
 }
 
@@ -106,13 +119,22 @@ func (p *proxyView) problems(services []*lb.Service) (out []lb.Problem) {
 
 	for _, s := range services {
 		fault := p.faults[s.Key]
-		isObsolete := fault.OfSecret() && s.Proxy != nil && s.Proxy.Secret == ""
-		if fault == "" || isObsolete || s.Proxy == nil || s.ProxyRefused {
+		if fault == "" || s.Proxy == nil || s.ProxyRefused {
 			continue
 		}
-		object := lb.Object{Kind: config.KindService, Namespace: s.Key.Namespace, Name: s.Key.Name}
-		out = append(out, lb.Problem{Object: object, Reason: fault, Message: faultText(s, fault)})
+
+		isObsolete := fault.OfSecret() && s.Proxy.Secret == ""
+		if isObsolete {
+			continue
+		}
+
+		out = append(out, lb.Problem{
+			Object:  config.ServiceObject(s.Key),
+			Reason:  fault,
+			Message: faultText(s, fault),
+		})
 	}
+
 	return out
 }
 
@@ -127,6 +149,7 @@ func faultText(s *lb.Service, fault lb.Reason) string {
 		text += "; proxies that have had a good pair of the Service continue with it, others do not serve it, " +
 			"and their nodes do not announce it"
 	}
+
 	return text
 }
 
@@ -138,9 +161,12 @@ type proxyDecision struct {
 	// missing has the nodes whose proxies do not serve a Service yet.
 	missing map[lb.Key][]string
 
-	// mayLeave, haveAgreed and areReady report whether all Services that share some addresses ask for no proxies, ask for
-	// proxies, and are served by the proxies of all nodes.
-	mayLeave, haveAgreed, areReady func([]netip.Addr) bool
+	// mayLeave reports whether no Service that shares some addresses asks for proxies.
+	mayLeave func([]netip.Addr) bool
+	// haveAgreed reports whether all Services that share some addresses accept proxies.
+	haveAgreed func([]netip.Addr) bool
+	// areReady reports whether the proxies of all nodes serve all Services that share some addresses.
+	areReady func([]netip.Addr) bool
 }
 
 // decide returns the conditions of all Services; nil if no Service has one.
@@ -155,46 +181,47 @@ func (p *proxyView) decide(state lb.State, assigned []*ipam.Assignment) []proxyC
 	}
 
 	d := p.newDecision(state, assigned)
-	asking := 0
-	for _, s := range d.services {
-		if s.AsksProxy {
-			asking++
-		}
-	}
-	text := p.nodesText(state, asking)
+	text := p.nodesText(state, d.countAsking())
 
-	out, began := make([]proxyCondition, len(assigned)), map[lb.Key]int{}
+	out := make([]proxyCondition, len(assigned))
+	before := p.began
+	p.began = map[lb.Key]int{}
+
 	for i, s := range d.services {
 		c, ok := d.condition(s, text)
 		if !ok {
 			continue
 		}
-		leftOut := p.leftOut[s.Key]
-		if len(leftOut) > 0 {
-			c.Message += fmt.Sprintf("; endpoints are left out (%s): none may be loopback, link-local, multicast, "+
-				"a proxy's own or an address of a pool, nor beyond the first 1000 of a port", lb.SomeOf(leftOut))
-		}
+
+		c.Message += leftOutText(p.leftOut[s.Key])
 		out[i].Condition = c
 		if c.Status != metav1.ConditionTrue {
 			continue
 		}
 
-		since := p.observations
 		if s.Proxied {
-			since = p.began[s.Key]
-		}
-		began[s.Key] = since
-		if s.Proxied {
+			since := before[s.Key]
+			p.began[s.Key] = since
 			out[i].wantsProxyMode = p.observations-since >= 2 && !p.dropsProxyMode
 		} else {
+			p.began[s.Key] = p.observations
 			out[i].wantsProxyMode = !keepsAddress(state.Services[i], s)
 		}
 	}
-	p.began = began
+
 	return out
 }
 
-// newDecision prepares the decision.
+// leftOutText returns the message about endpoints that proxies leave out, to be appended to another; "" for none.
+func leftOutText(endpoints []netip.AddrPort) string {
+	if len(endpoints) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; endpoints are left out (%s): none may be loopback, link-local, multicast, "+
+		"a proxy's own or an address of a pool, nor beyond the first 1000 of a port", lb.SomeOf(endpoints))
+}
+
+// newDecision returns a decision about Services with the assigned addresses.
 func (p *proxyView) newDecision(state lb.State, assigned []*ipam.Assignment) *proxyDecision {
 	d := &proxyDecision{
 		services:  make([]*lb.Service, len(assigned)),
@@ -202,26 +229,46 @@ func (p *proxyView) newDecision(state lb.State, assigned []*ipam.Assignment) *pr
 		missing:   map[lb.Key][]string{},
 	}
 	for i, a := range assigned {
-		s := *state.Services[i]
+		before := state.Services[i]
+		s := *before
 		s.Addresses = a.Addresses
 		d.services[i] = &s
 		for _, addr := range s.Addresses {
 			d.atAddress[addr] = append(d.atAddress[addr], &s)
 		}
-		if s.AsksProxy && !s.Proxied && keepsAddress(state.Services[i], &s) {
+
+		isStarting := s.AsksProxy && !s.Proxied
+		if isStarting && keepsAddress(before, &s) {
 			d.missing[s.Key] = p.missingNodes(state, s.Key)
 		}
 	}
 
-	d.mayLeave = config.Sharers(d.services, func(s *lb.Service) bool { return !s.AsksProxy })
+	asksNone := func(s *lb.Service) bool { return !s.AsksProxy }
+	isServed := func(s *lb.Service) bool {
+		return len(d.missing[s.Key]) == 0
+	}
+	d.mayLeave = config.Sharers(d.services, asksNone)
 	d.haveAgreed = config.Sharers(d.services, d.acceptsProxy)
-	d.areReady = config.Sharers(d.services, func(s *lb.Service) bool { return len(d.missing[s.Key]) == 0 })
+	d.areReady = config.Sharers(d.services, isServed)
 	return d
+}
+
+// countAsking returns the number of Services that ask for proxies.
+func (d *proxyDecision) countAsking() int {
+	n := 0
+	for _, s := range d.services {
+		if s.AsksProxy {
+			n++
+		}
+	}
+
+	return n
 }
 
 // mustStay reports whether a Service asks for no proxies any more, but keeps them because of others on its addresses.
 func (d *proxyDecision) mustStay(s *lb.Service) bool {
-	return s.Proxied && !s.ProxyRefused && !s.AsksProxy && !d.mayLeave(s.Addresses)
+	isLeaving := s.Proxied && !s.ProxyRefused && !s.AsksProxy
+	return isLeaving && !d.mayLeave(s.Addresses)
 }
 
 // acceptsProxy reports whether a Service does not keep others on its addresses from being proxied.
@@ -240,19 +287,27 @@ func (d *proxyDecision) condition(s *lb.Service, text string) (metav1.Condition,
 	case s.ProxyRefused:
 		c.Reason = string(lb.ProxyRefused)
 	case d.mustStay(s):
-		others := sharersText(d.atAddress, s, func(o *lb.Service) bool { return o.AsksProxy })
-		c.Status, c.Reason = metav1.ConditionTrue, string(lb.Proxied)
+		others := sharersText(d.atAddress, s, func(o *lb.Service) bool {
+			return o.AsksProxy
+		})
+		c.Status = metav1.ConditionTrue
+		c.Reason = string(lb.Proxied)
 		c.Message = "it asks for no proxy, and leaves them once " + others + " no longer ask either; " + text
 	case !s.AsksProxy:
 		return c, false
 	case !d.haveAgreed(s.Addresses):
-		others := sharersText(d.atAddress, s, func(o *lb.Service) bool { return !d.acceptsProxy(o) })
+		others := sharersText(d.atAddress, s, func(o *lb.Service) bool {
+			return !d.acceptsProxy(o)
+		})
 		c.Message = "waits until " + others + " ask for proxies too"
 	case !d.areReady(s.Addresses):
 		c.Message = "waits until proxies serve all Services on its address" + onNodesText(d.missing[s.Key])
 	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, string(lb.Proxied), text
+		c.Status = metav1.ConditionTrue
+		c.Reason = string(lb.Proxied)
+		c.Message = text
 	}
+
 	return c, true
 }
 
@@ -273,12 +328,16 @@ func sharersText(atAddress map[netip.Addr][]*lb.Service, s *lb.Service, matches 
 	if len(names) == 0 {
 		return "all Services that share its address through others"
 	}
-	return "the Services that share its address (" + lb.SomeOf(slices.Sorted(maps.Keys(names))) + ")"
+
+	sorted := slices.Sorted(maps.Keys(names))
+	return "the Services that share its address (" + lb.SomeOf(sorted) + ")"
 }
 
 // keepsAddress reports whether a Service already has one of its assigned addresses, which may be announced.
 func keepsAddress(before, s *lb.Service) bool {
-	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return slices.Contains(before.Addresses, a) })
+	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool {
+		return slices.Contains(before.Addresses, a)
+	})
 }
 
 // missingNodes returns the nodes whose proxies are ready but do not serve a Service. It returns "" alone if no proxy is
@@ -287,7 +346,15 @@ func (p *proxyView) missingNodes(state lb.State, key lb.Key) []string {
 	if len(state.ProxyNodes) == 0 {
 		return []string{""}
 	}
-	return slices.DeleteFunc(slices.Clone(state.ProxyNodes), func(node string) bool { return p.serves[node][key] })
+
+	var missing []string
+	for _, node := range state.ProxyNodes {
+		if !p.serves[node][key] {
+			missing = append(missing, node)
+		}
+	}
+
+	return missing
 }
 
 // onNodesText names the nodes that missingNodes returned.
@@ -298,6 +365,7 @@ func onNodesText(nodes []string) string {
 	case nodes[0] == "":
 		return ": none is ready"
 	}
+
 	return ": not yet on node " + lb.SomeOf(nodes)
 }
 
@@ -306,23 +374,30 @@ func onNodesText(nodes []string) string {
 // all of them.
 func (p *proxyView) nodesText(state lb.State, services int) string {
 	nodes := state.ProxyNodes
-	text := fmt.Sprintf("proxies on %d nodes serve it (%s)", len(nodes), cmp.Or(lb.SomeOf(nodes), "none is ready"))
+	names := cmp.Or(lb.SomeOf(nodes), "none is ready")
+	text := fmt.Sprintf("proxies on %d nodes serve it (%s)", len(nodes), names)
 	if len(p.openNodes) > 0 {
 		text += "; its node ports bypass them on node " + lb.SomeOf(p.openNodes) +
 			", where no speaker keeps a packet filter in force"
 	}
+
 	text += "; pods see a proxy's address as the client's, externalTrafficPolicy has no effect, " +
 		"and a NetworkPolicy by ipBlock sees the proxies"
 
 	isDue := state.Now.Sub(p.changed) >= time.Duration(services)*proxiedInterval
-	if p.text == "" || p.text != text && isDue {
-		p.text, p.changed = text, state.Now
+	hasChanged := p.text != text
+	if p.text == "" || hasChanged && isDue {
+		p.text = text
+		p.changed = state.Now
 	}
+
 	return p.text
 }
 
 // isServing reports whether proxies serve the Service. It may be called for nil.
-func (c *proxyCondition) isServing() bool { return c != nil && c.Status == metav1.ConditionTrue }
+func (c *proxyCondition) isServing() bool {
+	return c != nil && c.Status == metav1.ConditionTrue
+}
 
 // withProblems adds the reasons why proxies are refused, or the faults that proxies report.
 func (c proxyCondition) withProblems(problems []lb.Problem) proxyCondition {
@@ -341,6 +416,7 @@ func (c proxyCondition) withProblems(problems []lb.Problem) proxyCondition {
 	if c.Reason == string(lb.ProxyRefused) {
 		c.Message = strings.Join(refusals, "; ")
 	}
+
 	c.Message = lb.WithRemedies(c.Message, reasons...)
 	return c
 }

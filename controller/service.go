@@ -69,27 +69,33 @@ func (d *syncRun) details() serviceDetails {
 		keep:      map[lb.Key]*ipam.Keep{},
 	}
 	for _, p := range d.problems {
-		if p.Object.Kind == config.KindService {
-			key := lb.Key{Namespace: p.Object.Namespace, Name: p.Object.Name}
-			out.problems[key] = append(out.problems[key], p)
+		if p.Object.Kind != config.KindService {
+			continue
 		}
+		key := lb.Key{Namespace: p.Object.Namespace, Name: p.Object.Name}
+		out.problems[key] = append(out.problems[key], p)
 	}
+
 	for i := range d.frontends {
 		f := &d.frontends[i]
 		if isRestricted(&f.Access) {
 			out.frontends[f.Service] = append(out.frontends[f.Service], *f)
 		}
 	}
+
 	for i := range d.result.Keep {
 		k := &d.result.Keep[i]
 		out.keep[k.Service] = k
 	}
+
 	return out
 }
 
 // has reports whether there are details of a Service.
 func (d serviceDetails) has(key lb.Key) bool {
-	return len(d.problems[key]) > 0 || len(d.frontends[key]) > 0 || d.keep[key] != nil
+	return len(d.problems[key]) > 0 ||
+		len(d.frontends[key]) > 0 ||
+		d.keep[key] != nil
 }
 
 // writeServices writes the Services that are ours.
@@ -100,43 +106,14 @@ func (s *syncer) writeServices(ctx context.Context, d *syncRun) error {
 	s.compared = make([]*serviceWrite, 0, len(d.result.Assignments))
 
 	var due []*serviceWrite
-	for i, a := range d.result.Assignments {
+	for i := range d.result.Assignments {
 		svc := d.state.Services[i]
 		if d.mustServiceWait(svc) {
 			continue
 		}
 
-		var proxied *proxyCondition
-		if d.proxied != nil && d.proxied[i].Type != "" {
-			proxied = new(d.proxied[i].withProblems(details.problems[a.Key]))
-		}
-
 		last := lastWrite(svc)
-		egress := d.egress.conditions[a.Key]
-		hasMore := proxied != nil || egress != nil || details.has(a.Key)
-		canReuse := last != nil &&
-			last.assignment == a &&
-			last.areNodesUnknown == areNodesUnknown &&
-			!last.hasMore && !hasMore
-		w := last
-		if !canReuse {
-			w = &serviceWrite{
-				compiled:        svc,
-				assignment:      a,
-				isPending:       !hasAddressReasons[a.Reason],
-				hasMore:         hasMore,
-				areNodesUnknown: areNodesUnknown,
-				held:            d.objects.HeldServices.Of(a.Key),
-				hostname:        svc.Hostname,
-				loadBalancer:    svc.LoadBalancerID,
-				problems:        details.problems[a.Key],
-				frontends:       details.frontends[a.Key],
-				proxied:         proxied,
-				egress:          egress,
-				keep:            details.keep[a.Key],
-			}
-		}
-
+		w := d.serviceWrite(i, details, areNodesUnknown, last)
 		s.compared = append(s.compared, w)
 		if s.differs(d.state.Now, w, last) {
 			due = append(due, w)
@@ -149,10 +126,60 @@ func (s *syncer) writeServices(ctx context.Context, d *syncRun) error {
 	})
 }
 
+// serviceWrite returns the write of the Service with index i: last, the write of the run before, if that is the same.
+func (d *syncRun) serviceWrite(
+	i int,
+	details serviceDetails,
+	areNodesUnknown bool,
+	last *serviceWrite,
+) *serviceWrite {
+	svc := d.state.Services[i]
+	a := d.result.Assignments[i]
+
+	var proxied *proxyCondition
+	if d.proxied != nil && d.proxied[i].Type != "" {
+		c := d.proxied[i].withProblems(details.problems[a.Key])
+		proxied = &c
+	}
+
+	egress := d.egress.conditions[a.Key]
+	hasMore := proxied != nil || egress != nil || details.has(a.Key)
+
+	canReuse := last != nil &&
+		last.assignment == a &&
+		last.areNodesUnknown == areNodesUnknown &&
+		!last.hasMore &&
+		!hasMore
+	if canReuse {
+		return last
+	}
+
+	return &serviceWrite{
+		compiled:        svc,
+		assignment:      a,
+		isPending:       !hasAddressReasons[a.Reason],
+		hasMore:         hasMore,
+		areNodesUnknown: areNodesUnknown,
+		held:            d.objects.HeldServices.Of(a.Key),
+		hostname:        svc.Hostname,
+		loadBalancer:    svc.LoadBalancerID,
+		problems:        details.problems[a.Key],
+		frontends:       details.frontends[a.Key],
+		proxied:         proxied,
+		egress:          egress,
+		keep:            details.keep[a.Key],
+	}
+}
+
 // mustServiceWait reports whether a Service must keep its addresses until their release is recorded.
 func (d *syncRun) mustServiceWait(svc *lb.Service) bool {
-	mustOriginWait := func(o lb.Origin) bool { return d.mustWait(o.Address) }
-	return slices.ContainsFunc(svc.Addresses, d.mustWait) || slices.ContainsFunc(svc.Record, mustOriginWait)
+	if slices.ContainsFunc(svc.Addresses, d.mustWait) {
+		return true
+	}
+
+	return slices.ContainsFunc(svc.Record, func(o lb.Origin) bool {
+		return d.mustWait(o.Address)
+	})
 }
 
 // read returns a write with the decoded Service.
@@ -174,14 +201,17 @@ func (s *syncer) remind(at time.Time, writes []*serviceWrite) {
 
 		uid := w.held.GetUID()
 		last, ok := before[uid]
-		switch {
-		case !ok:
+		if !ok {
 			last = at
-		case at.Sub(last) >= remindInterval:
+		}
+
+		isDue := at.Sub(last) >= remindInterval
+		if isDue {
 			c := w.assignedCondition()
 			s.reportService(w.held, false, lb.Reason(c.Reason), c.Message)
 			last = at
 		}
+
 		s.reminded[uid] = last
 	}
 }
@@ -194,14 +224,18 @@ func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
 		var refusal string
 		refusal, keepErr = s.keep(ctx, *w.keep)
 		if refusal != "" {
-			message := "the address will not be kept: " + refusal
-			w.problems = append(w.problems, lb.Problem{Reason: lb.NotKept, Message: message})
+			notKept := lb.Problem{
+				Reason:  lb.NotKept,
+				Message: "the address will not be kept: " + refusal,
+			}
+			w.problems = append(w.problems, notKept)
 		}
 	}
 
 	if err := s.writeDecided(ctx, w); err != nil {
 		return err // the retry includes the FloatingIP
 	}
+
 	return keepErr
 }
 
@@ -209,7 +243,7 @@ func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
 func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 	update := w.update(s.options)
 	before := w.service.Status.Conditions
-	changed := k8s.Changed(before, update.Conditions, 0, metav1.Time{})
+	changed := changedConditions(before, update.Conditions...)
 
 	after, err := s.updateService(ctx, update)
 	if err != nil || after == nil {
@@ -218,26 +252,35 @@ func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
 
 	for _, c := range changed {
 		isRecord := c.Type == v1beta1.ConditionAddressRecord || c.Type == v1beta1.ConditionProxyRecord
-		wasRefused := len(k8s.Changed(after.Status.Conditions, []metav1.Condition{c}, 0, metav1.Time{})) > 0
+		wasRefused := len(changedConditions(after.Status.Conditions, c)) > 0
 		if isRecord || wasRefused || hasOtherNodes(before, c) {
 			continue
 		}
-		good := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
-		s.reportService(w.service, good, lb.Reason(c.Reason), c.Message)
+
+		isGood := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
+		s.reportService(w.service, isGood, lb.Reason(c.Reason), c.Message)
 	}
 
 	wasFiltered := meta.FindStatusCondition(before, v1beta1.ConditionFiltered) != nil
 	if wasFiltered && slices.Contains(update.RemoveConditions, v1beta1.ConditionFiltered) {
 		s.reportService(w.service, true, lb.Filtered, "no source ranges or limits apply")
 	}
+
 	return nil
+}
+
+// changedConditions returns the conditions in want that are not the same before.
+func changedConditions(before []metav1.Condition, want ...metav1.Condition) []metav1.Condition {
+	return k8s.Changed(before, want, 0, metav1.Time{})
 }
 
 // hasOtherNodes reports whether a condition on proxies or egress changed only because other nodes have proxies or pods.
 func hasOtherNodes(before []metav1.Condition, c metav1.Condition) bool {
-	if c.Reason != string(lb.Proxied) && c.Reason != string(lb.EgressActive) {
+	namesNodes := c.Reason == string(lb.Proxied) || c.Reason == string(lb.EgressActive)
+	if !namesNodes {
 		return false
 	}
+
 	last := meta.FindStatusCondition(before, c.Type)
 	return last != nil && last.Status == c.Status
 }
@@ -246,7 +289,9 @@ func hasOtherNodes(before []metav1.Condition, c metav1.Condition) bool {
 // the run. It returns the Service after the write; nil if nothing was written.
 func (s *syncer) updateService(ctx context.Context, u k8s.ServiceUpdate) (*corev1.Service, error) {
 	after, err := s.cluster.UpdateService(ctx, u)
-	if err == nil && after != nil && u.ProxyMode && len(u.Addresses) > 0 {
+	hasWritten := err == nil && after != nil
+	asksProxyMode := u.ProxyMode && len(u.Addresses) > 0
+	if asksProxyMode && hasWritten {
 		s.dropsProxyMode.Store(!k8s.HasProxyMode(after))
 	}
 
@@ -254,16 +299,18 @@ func (s *syncer) updateService(ctx context.Context, u k8s.ServiceUpdate) (*corev
 	if !errors.As(err, &refused) {
 		return after, err
 	}
-	isNew := len(k8s.Changed(u.Service.Status.Conditions, []metav1.Condition{refused.Condition}, 0, metav1.Time{})) > 0
+
+	isNew := len(changedConditions(u.Service.Status.Conditions, refused.Condition)) > 0
 	if isNew {
 		s.reportService(u.Service, false, lb.WriteRefused, refused.Condition.Message)
 	}
+
 	return after, nil
 }
 
 // reportService sends an Event on a Service, and logs it.
-func (s *syncer) reportService(sv metav1.Object, good bool, reason lb.Reason, message string) {
-	object := lb.Object{Kind: config.KindService, Namespace: sv.GetNamespace(), Name: sv.GetName()}
-	s.cluster.Event(object, sv.GetUID(), good, reason, message)
-	s.log.Info("service", "service", config.KeyOf(sv), "reason", reason, "message", message)
+func (s *syncer) reportService(sv metav1.Object, isGood bool, reason lb.Reason, message string) {
+	key := config.KeyOf(sv)
+	s.cluster.Event(config.ServiceObject(key), sv.GetUID(), isGood, reason, message)
+	s.log.Info("service", "service", key, "reason", reason, "message", message)
 }

@@ -34,7 +34,11 @@ func (r reportTimes) sessionView(
 	states []*v1beta1.SpeakerState,
 	notReady map[string]bool,
 ) *sessionView {
-	v := &sessionView{byNode: map[string]map[string]v1beta1.SessionState{}, silent: map[string]string{}}
+	v := &sessionView{
+		byNode: map[string]map[string]v1beta1.SessionState{},
+		silent: map[string]string{},
+	}
+
 	missedBy := map[string]int{}
 	for _, state := range states {
 		byPeer := map[string]v1beta1.SessionState{}
@@ -43,9 +47,11 @@ func (r reportTimes) sessionView(
 			v.silent[state.Name] = fmt.Sprintf("its speaker has reported nothing for %.0f minutes", staleTime.Minutes())
 			continue
 		}
+
 		for _, session := range state.Status.Sessions {
 			byPeer[session.Peer] = session
 		}
+
 		for _, node := range missedNodes(state) {
 			missedBy[node]++
 		}
@@ -54,24 +60,26 @@ func (r reportTimes) sessionView(
 	for node := range v.byNode {
 		// A node that Kubernetes calls not ready is dead if another node misses it too, or if there is no other node. If
 		// only its kubelet fails, its sessions are up.
-		isDead := notReady[node] && (missedBy[node] > 0 || len(states) == 1)
+		isConfirmed := missedBy[node] > 0 || len(states) == 1
+		isDead := notReady[node] && isConfirmed
 		isMissed := 2*missedBy[node] > len(states)
 		if isMissed || isDead {
 			v.silent[node] = "its speaker is not heard"
 		}
 	}
+
 	return v
 }
 
 // missedNodes returns the other nodes whose speakers a speaker does not hear, without duplicates.
 func missedNodes(state *v1beta1.SpeakerState) (out []string) {
-	for _, list := range [][]v1beta1.SilentNode{state.Status.Unreachable, state.Status.Silent} {
-		for _, n := range list {
-			if n.Node != state.Name && !slices.Contains(out, n.Node) {
-				out = append(out, n.Node)
-			}
+	all := slices.Concat(state.Status.Unreachable, state.Status.Silent)
+	for _, n := range all {
+		if n.Node != state.Name && !slices.Contains(out, n.Node) {
+			out = append(out, n.Node)
 		}
 	}
+
 	return out
 }
 
@@ -80,10 +88,16 @@ func (v *sessionView) nodesOf(p *lb.Peer, nodes map[string]lb.Node) []string {
 	var out []string
 	for name := range v.byNode {
 		n, ok := nodes[name]
-		if ok && (len(p.NodeSelectors) == 0 || lb.MatchesAny(p.NodeSelectors, n.Labels)) {
+		if !ok {
+			continue
+		}
+
+		isSelected := len(p.NodeSelectors) == 0 || lb.MatchesAny(p.NodeSelectors, n.Labels)
+		if isSelected {
 			out = append(out, name)
 		}
 	}
+
 	slices.Sort(out)
 	return out
 }
@@ -96,13 +110,54 @@ func (v *sessionView) whyDown(p *lb.Peer, node string) (cause string, hasFailed 
 	case v.silent[node] != "":
 		return v.silent[node], true
 	case p.Unusable[node] != "":
-		return fmt.Sprintf("%s: see the condition %s", p.Unusable[node], v1beta1.ConditionValid), true
+		cause = fmt.Sprintf("%s: see the condition %s", p.Unusable[node], v1beta1.ConditionValid)
+		return cause, true
 	case ok && session.State == v1beta1.SessionStateEstablished:
 		return "", false
 	case !ok || session.LastError == "":
 		return "it is connecting", false
 	}
+
 	return lb.Line(session.LastError, maxCauseLength), true
+}
+
+// peerSessions counts the sessions of a peer.
+type peerSessions struct {
+	up int
+	// failures is the number of nodes whose session has failed.
+	failures int
+	// downBy has the nodes without a session, by the cause.
+	downBy map[string][]string
+	// partialBy has the nodes whose session does not carry all routes, by the cause.
+	partialBy map[string][]string
+}
+
+// count counts the sessions of a peer on nodes.
+func (v *sessionView) count(p *lb.Peer, nodes []string) peerSessions {
+	s := peerSessions{
+		downBy:    map[string][]string{},
+		partialBy: map[string][]string{},
+	}
+	for _, node := range nodes {
+		cause, hasFailed := v.whyDown(p, node)
+		if hasFailed {
+			s.failures++
+		}
+
+		if cause != "" {
+			s.downBy[cause] = append(s.downBy[cause], node)
+			continue
+		}
+
+		s.up++
+		withheld := v.byNode[node][p.Name].Withheld
+		if withheld != "" {
+			withheld = lb.Line(withheld, maxCauseLength)
+			s.partialBy[withheld] = append(s.partialBy[withheld], node)
+		}
+	}
+
+	return s
 }
 
 // establishedCondition returns the condition Established of a peer, and the number of its sessions as "3/4". nodes
@@ -110,52 +165,41 @@ func (v *sessionView) whyDown(p *lb.Peer, node string) (cause string, hasFailed 
 func (v *sessionView) establishedCondition(p *lb.Peer, nodes []string) (count string, c metav1.Condition) {
 	c.Type = v1beta1.ConditionEstablished
 	if len(nodes) == 0 {
-		c.Status, c.Reason = metav1.ConditionFalse, string(lb.NoNodeSelected)
+		c.Status = metav1.ConditionFalse
+		c.Reason = string(lb.NoNodeSelected)
 		c.Message = lb.WithRemedies("nodeSelectors select no node that has a speaker", lb.NoNodeSelected)
 		return "0/0", c
 	}
 
-	downBy, partialBy := map[string][]string{}, map[string][]string{}
-	up, failures := 0, 0
-	for _, node := range nodes {
-		cause, hasFailed := v.whyDown(p, node)
-		if cause != "" {
-			downBy[cause] = append(downBy[cause], node)
-			if hasFailed {
-				failures++
-			}
-			continue
-		}
-
-		up++
-		withheld := v.byNode[node][p.Name].Withheld
-		if withheld != "" {
-			withheld = lb.Line(withheld, maxCauseLength)
-			partialBy[withheld] = append(partialBy[withheld], node)
-		}
-	}
-
+	s := v.count(p, nodes)
+	reason := lb.SessionDown
 	switch {
-	case up == len(nodes):
-		c.Status, c.Reason = metav1.ConditionTrue, string(lb.SessionEstablished)
-	case failures == 0:
-		c.Status, c.Reason = metav1.ConditionUnknown, string(lb.SessionConnecting)
+	case s.up == len(nodes):
+		c.Status = metav1.ConditionTrue
+		reason = lb.SessionEstablished
+	case s.failures == 0:
+		c.Status = metav1.ConditionUnknown
+		reason = lb.SessionConnecting
 	default:
-		c.Status, c.Reason = metav1.ConditionFalse, string(lb.SessionDown)
+		c.Status = metav1.ConditionFalse
 	}
 
-	parts := []string{fmt.Sprintf("established on %d of %d nodes", up, len(nodes))}
-	parts = append(parts, causes("not on ", downBy)...)
-	parts = append(parts, causes("with less than it should carry on ", partialBy)...)
-	c.Message = lb.WithRemedies(strings.Join(parts, "; "), lb.Reason(c.Reason))
-	return fmt.Sprintf("%d/%d", up, len(nodes)), c
+	c.Reason = string(reason)
+
+	parts := []string{fmt.Sprintf("established on %d of %d nodes", s.up, len(nodes))}
+	parts = append(parts, causes("not on ", s.downBy)...)
+	parts = append(parts, causes("with less than it should carry on ", s.partialBy)...)
+	c.Message = lb.WithRemedies(strings.Join(parts, "; "), reason)
+	return fmt.Sprintf("%d/%d", s.up, len(nodes)), c
 }
 
 // causes lists the most frequent causes with their nodes, and the number of nodes with other causes. Each text begins
 // with prefix.
 func causes(prefix string, byCause map[string][]string) []string {
 	order := slices.SortedFunc(maps.Keys(byCause), func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(byCause[b]), len(byCause[a])), strings.Compare(byCause[a][0], byCause[b][0]))
+		byNumber := cmp.Compare(len(byCause[b]), len(byCause[a]))
+		byNode := strings.Compare(byCause[a][0], byCause[b][0])
+		return cmp.Or(byNumber, byNode)
 	})
 
 	var out []string
@@ -165,11 +209,15 @@ func causes(prefix string, byCause map[string][]string) []string {
 			others += len(byCause[cause])
 			continue
 		}
-		out = append(out, fmt.Sprintf("%s%s: %s", prefix, lb.SomeOf(byCause[cause]), cause))
+
+		nodes := lb.SomeOf(byCause[cause])
+		out = append(out, fmt.Sprintf("%s%s: %s", prefix, nodes, cause))
 	}
+
 	if others > 0 {
 		out = append(out, fmt.Sprintf("%s%d more for other reasons", prefix, others))
 	}
+
 	return out
 }
 
@@ -180,21 +228,26 @@ func (s *syncer) peerStatus(
 	valid metav1.Condition,
 ) (count string, conditions []metav1.Condition) {
 	conditions = []metav1.Condition{valid}
-	i := slices.IndexFunc(d.state.Peers, func(wanted lb.Peer) bool { return wanted.Name == p.Name })
+	i := slices.IndexFunc(d.state.Peers, func(wanted lb.Peer) bool {
+		return wanted.Name == p.Name
+	})
 	if i < 0 {
-		return "", append(conditions, metav1.Condition{
+		established := metav1.Condition{
 			Type:    v1beta1.ConditionEstablished,
 			Status:  metav1.ConditionFalse,
 			Reason:  valid.Reason,
 			Message: "no node has a session: the condition " + v1beta1.ConditionValid + " says why",
-		})
+		}
+		return "", append(conditions, established)
 	}
 
 	v := s.speakers.sessions
 	if v == nil {
 		return p.Status.Sessions, conditions
 	}
+
 	peer := &d.state.Peers[i]
-	count, established := v.establishedCondition(peer, v.nodesOf(peer, d.state.Nodes))
+	nodes := v.nodesOf(peer, d.state.Nodes)
+	count, established := v.establishedCondition(peer, nodes)
 	return count, append(conditions, established)
 }

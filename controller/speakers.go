@@ -39,7 +39,11 @@ type speakerView struct {
 
 // observe reads all SpeakerStates. at and apiTime are the time by our clock and by the API server's. The states of
 // nodes that Kubernetes does not call ready may be old.
-func (s *speakerView) observe(at, apiTime time.Time, nodes []*corev1.Node, states []*v1beta1.SpeakerState) {
+func (s *speakerView) observe(
+	at, apiTime time.Time,
+	nodes []*corev1.Node,
+	states []*v1beta1.SpeakerState,
+) {
 	notReady := nodelifecycle.NotReady(nodes)
 	s.reports = s.reports.update(at, apiTime, states)
 	s.claims = s.reports.foreignClaims(at, states, notReady)
@@ -59,10 +63,12 @@ func (s *speakerView) observe(at, apiTime time.Time, nodes []*corev1.Node, state
 // reportTimes has the times of the speakers' last reports, by their nodes.
 type reportTimes map[string]lastReport
 
-// lastReport is the time of a speaker's last report, by its own clock and by ours.
+// lastReport is the time of a speaker's last report.
 type lastReport struct {
+	// observed is the time by the speaker's clock.
 	observed time.Time
-	at       time.Time
+	// at is the time by our clock.
+	at time.Time
 }
 
 // update returns the times after a read of the SpeakerStates. To a new leader all reports are new. A report that is
@@ -72,13 +78,17 @@ func (r reportTimes) update(at, apiTime time.Time, states []*v1beta1.SpeakerStat
 	out := make(reportTimes, len(states))
 	for _, s := range states {
 		last, ok := r[s.Name]
-		o := s.Status.Observed
-		isNew := o != nil && !o.IsZero() && (!ok || !o.Time.Equal(last.observed))
+		observed := s.Status.Observed
+		isDated := observed != nil && !observed.IsZero()
+		isNew := isDated && (!ok || !observed.Time.Equal(last.observed))
 		if isNew {
-			last = lastReport{o.Time, at.Add(-reportAge(apiTime, s))}
+			age := reportAge(apiTime, s)
+			last = lastReport{observed: observed.Time, at: at.Add(-age)}
 		}
+
 		out[s.Name] = last
 	}
+
 	return out
 }
 
@@ -92,4 +102,6 @@ func reportAge(apiTime time.Time, s *v1beta1.SpeakerState) time.Duration {
 }
 
 // isStale reports whether the last report of a node's speaker has expired, or there was none.
-func (r reportTimes) isStale(at time.Time, node string) bool { return at.Sub(r[node].at) >= staleTime }
+func (r reportTimes) isStale(at time.Time, node string) bool {
+	return at.Sub(r[node].at) >= staleTime
+}

@@ -57,6 +57,7 @@ type syncer struct {
 	poolsWritten time.Time
 }
 
+// newSyncer returns a syncer that writes to cluster.
 func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *syncer {
 	s := &syncer{
 		metrics:    metrics{listServices: cluster.HeldServices},
@@ -65,7 +66,12 @@ func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *
 		log:        log,
 		compareAge: daemon.WitnessInterval(compareAge),
 	}
-	s.loop = daemon.NewLoop(daemon.LoopConfig{Name: "assign", Log: log, Sync: s.sync, Burst: cluster.InBurst})
+	s.loop = daemon.NewLoop(daemon.LoopConfig{
+		Name:  "assign",
+		Log:   log,
+		Sync:  s.sync,
+		Burst: cluster.InBurst,
+	})
 	return s
 }
 
@@ -96,26 +102,38 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 
 	d := s.read(time.Now())
 	s.decide(d)
-	s.last.Store(&runResult{d.result, d.egress.result, d.problems})
+	s.last.Store(&runResult{
+		Result:   d.result,
+		Slices:   d.egress.result,
+		Problems: d.problems,
+	})
+
 	err = s.write(ctx, d)
 	return d.nextRun(), err
 }
 
 // read reads and compiles all objects.
 func (s *syncer) read(at time.Time) *syncRun {
-	d := &syncRun{objects: s.cluster.Objects(), unrecorded: map[netip.Addr]bool{}}
+	d := &syncRun{
+		objects:    s.cluster.Objects(),
+		unrecorded: map[netip.Addr]bool{},
+	}
 	isDue := s.observeDue.Swap(false)
 	if isDue {
-		s.speakers.observe(at, s.cluster.APITime(at), s.cluster.Nodes(), s.cluster.SpeakerStates())
+		apiTime := s.cluster.APITime(at)
+		s.speakers.observe(at, apiTime, s.cluster.Nodes(), s.cluster.SpeakerStates())
 	}
 
 	d.objects.NetworkAddresses = s.speakers.networks
 	d.state, d.problems = s.compiler.Compile(d.objects, s.options)
-	d.state.Now, d.state.Claims = at, s.cluster.Claims()
+	d.state.Now = at
+	d.state.Claims = s.cluster.Claims()
 	d.state.Foreign = slices.SortedFunc(maps.Keys(s.speakers.claims), netip.Addr.Compare)
+
 	if isDue && s.options.Proxies() {
 		_, s.speakers.proxied.leftOut = s.compiler.ReadyEndpoints(d.state, s.options.Proxy)
 	}
+
 	return d
 }
 
@@ -123,8 +141,10 @@ func (s *syncer) read(at time.Time) *syncRun {
 func (s *syncer) decide(d *syncRun) {
 	s.assign(d)
 	if s.options.Filters() {
-		d.frontends = plan.Frontends(restrictedServices(d.state, d.result.Assignments))
+		restricted := restrictedServices(d.state, d.result.Assignments)
+		d.frontends = plan.Frontends(restricted)
 	}
+
 	s.speakers.proxied.dropsProxyMode = s.dropsProxyMode.Load()
 	d.proxied = s.speakers.proxied.decide(d.state, d.result.Assignments)
 	d.egress = decideEgress(d, s.cluster.EgressSynced(), &s.speakers.closed)
@@ -203,7 +223,8 @@ func (s *syncer) requestObserve() {
 // lead runs the loop while this replica leads. Then it drops all state, since the next term must not rely on it.
 func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
-		s.speakers, s.ledger = speakerView{}, ipam.Ledger{}
+		s.speakers = speakerView{}
+		s.ledger = ipam.Ledger{}
 		s.compared = nil
 		s.cleared = nil
 		s.closed = nil
@@ -224,7 +245,9 @@ func each[T any](
 	items []T,
 	write func(context.Context, T) error,
 ) error {
-	again, err := cluster.Each(ctx, len(items), func(ctx context.Context, i int) error { return write(ctx, items[i]) })
+	again, err := cluster.Each(ctx, len(items), func(ctx context.Context, i int) error {
+		return write(ctx, items[i])
+	})
 	d.next = lb.Sooner(d.next, again)
 	return err
 }

@@ -26,8 +26,10 @@ const (
 type unfilteredNodes struct {
 	// since is the time from which each node is without a filter.
 	since map[string]time.Time
-	// began is the time of the first observation, and changed the time of the last change of text.
-	began, changed time.Time
+	// began is the time of the first observation.
+	began time.Time
+	// changed is the time of the last change of text.
+	changed time.Time
 	// ranged is the number of Services with source ranges.
 	ranged int
 	// isKnown reports whether text is valid. Before that it is not known which nodes filter.
@@ -50,23 +52,30 @@ func (u *unfilteredNodes) observe(at time.Time, unfiltered []string) {
 		if !ok {
 			since = at
 		}
+
 		u.since[name] = since
 		if at.Sub(since) >= unfilteredGrace {
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
 
 	text := unfilteredText(names)
 	isTooEarly := at.Sub(u.began) < unfilteredGrace
 	isTooSoon := u.isKnown && at.Sub(u.changed) < time.Duration(u.ranged)*unfilteredInterval
 	isUnchanged := u.isKnown && u.text == text
-	if !isTooEarly && !isTooSoon && !isUnchanged {
-		u.text, u.isKnown, u.changed = text, true, at
+	if isTooEarly || isTooSoon || isUnchanged {
+		return
 	}
+
+	u.text = text
+	u.isKnown = true
+	u.changed = at
 }
 
-// problems returns the Problems of the Services with source ranges.
+// problems returns the Problems of the Services with source ranges. It also counts these Services, since their number
+// determines how often the text may change.
 func (u *unfilteredNodes) problems(frontends []lb.Frontend) []lb.Problem {
 	seen := map[lb.Key]bool{}
 	var out []lb.Problem
@@ -75,12 +84,18 @@ func (u *unfilteredNodes) problems(frontends []lb.Frontend) []lb.Problem {
 		if !f.HasRanges() || seen[f.Service] {
 			continue
 		}
+
 		seen[f.Service] = true
-		if u.text != "" {
-			object := lb.Object{Kind: config.KindService, Namespace: f.Service.Namespace, Name: f.Service.Name}
-			out = append(out, lb.Problem{Object: object, Reason: lb.NodesUnfiltered, Message: u.text})
+		if u.text == "" {
+			continue
 		}
+		out = append(out, lb.Problem{
+			Object:  config.ServiceObject(f.Service),
+			Reason:  lb.NodesUnfiltered,
+			Message: u.text,
+		})
 	}
+
 	u.ranged = len(seen)
 	return out
 }
@@ -94,13 +109,17 @@ func (r reportTimes) unfilteredNodes(
 ) (names []string) {
 	filters := map[string]bool{}
 	for _, s := range states {
-		filters[s.Name] = !r.isStale(at, s.Name) && !slices.ContainsFunc(s.Status.Problems, reportsUnfiltered)
+		hasFault := slices.ContainsFunc(s.Status.Problems, reportsUnfiltered)
+		filters[s.Name] = !hasFault && !r.isStale(at, s.Name)
 	}
+
 	for _, n := range nodes {
-		if !filters[n.Name] && !notReady[n.Name] && !isVirtual(n) {
+		isConcerned := !notReady[n.Name] && !isVirtual(n)
+		if isConcerned && !filters[n.Name] {
 			names = append(names, n.Name)
 		}
 	}
+
 	return names
 }
 
@@ -110,7 +129,9 @@ func reportsUnfiltered(p v1beta1.NodeProblem) bool {
 }
 
 // isVirtual reports whether a node has neither a kernel nor a kube-proxy. Virtual kubelets label their nodes so.
-func isVirtual(n *corev1.Node) bool { return n.Labels["type"] == "virtual-kubelet" }
+func isVirtual(n *corev1.Node) bool {
+	return n.Labels["type"] == "virtual-kubelet"
+}
 
 // unfilteredText returns the message of a Service with source ranges about these nodes.
 func unfilteredText(nodes []string) string {
@@ -124,25 +145,35 @@ func unfilteredText(nodes []string) string {
 // restrictedServices returns the State with only the Services to which access may be restricted. They have the assigned
 // addresses, since the addresses in their status may be wrong.
 func restrictedServices(s lb.State, assigned []*ipam.Assignment) lb.State {
-	hasPools := slices.ContainsFunc(s.Pools, func(p lb.Pool) bool { return p.Restricted })
+	hasPools := slices.ContainsFunc(s.Pools, func(p lb.Pool) bool {
+		return p.Restricted
+	})
 	all := s.Services
 	s.Services = nil
+
 	for i, svc := range all {
 		if !hasPools && !isRestricted(&svc.Access) {
 			continue
 		}
+
 		a := assigned[i]
-		if a.Reason != lb.ForeignAddress && !slices.Equal(a.Addresses, svc.Addresses) {
+		isOurs := a.Reason != lb.ForeignAddress
+		if isOurs && !slices.Equal(a.Addresses, svc.Addresses) {
 			withAssigned := *svc
 			withAssigned.Addresses = a.Addresses
 			svc = &withAssigned
 		}
+
 		s.Services = append(s.Services, svc)
 	}
+
 	return s
 }
 
 // isRestricted reports whether the filter has anything to enforce.
 func isRestricted(a *lb.Access) bool {
-	return a.HasRanges() || a.ConnectionLimit > 0 || a.RateLimit > 0 || a.LogDrops
+	return a.HasRanges() ||
+		a.ConnectionLimit > 0 ||
+		a.RateLimit > 0 ||
+		a.LogDrops
 }
