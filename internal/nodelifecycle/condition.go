@@ -52,7 +52,7 @@ func tooMany(node string, spared []string, limit int) nodeCondition {
 
 // otherConditions returns the conditions of nodes whose pods are not changed: nodes that Kubernetes has given up,
 // spared nodes, and nodes that were spared before and are neither spared nor pending any more.
-func (s snapshot) otherConditions(d decision, pending map[string]time.Time) []nodeCondition {
+func (s runInput) otherConditions(d decision, pending map[string]time.Time) []nodeCondition {
 	var out []nodeCondition
 
 	for _, node := range d.handOver {
@@ -82,5 +82,6 @@ func (s snapshot) otherConditions(d decision, pending map[string]time.Time) []no
 			message: "most speakers no longer report the node as unreachable",
 		})
 	}
+
 	return out
 }

@@ -25,17 +25,17 @@ const (
 
 // Cluster reads and writes the objects of the API server.
 type Cluster interface {
-	Objects
+	ObjectReader
 	Installation
 	Nodes
 	Recorder
-	// Each runs write for every one of so many items, some concurrently. It joins the errors of the writes that are not
+	// Each calls write for each of a number of items, some concurrently. It joins the errors of the writes that are not
 	// retried soon.
 	Each(ctx context.Context, items int, write func(ctx context.Context, item int) error) (again time.Time, err error)
 }
 
-// Objects returns objects as the watches show them.
-type Objects interface {
+// ObjectReader returns objects as the watches show them.
+type ObjectReader interface {
 	// Services returns a function that reads Services from one snapshot. It returns nil for a missing Service.
 	Services() func(lb.Key) *corev1.Service
 	Nodes() []*corev1.Node
@@ -60,7 +60,7 @@ type Nodes interface {
 // Recorder writes conditions and Events.
 type Recorder interface {
 	UpdateSpeakerState(ctx context.Context, o *v1beta1.SpeakerState, conditions []metav1.Condition) (bool, error)
-	Event(o lb.Object, uid types.UID, good bool, reason lb.Reason, message string)
+	Event(o lb.Object, uid types.UID, isGood bool, reason lb.Reason, message string)
 }
 
 // Controller withdraws the endpoints on dead nodes. It needs a loop of its own: the assignment of addresses may be busy
@@ -85,9 +85,9 @@ type leaderState struct {
 	handled map[types.UID]backingPod
 }
 
-// snapshot is what one run has read. Services and EndpointSlices are numerous, and are read only if something is
+// runInput has what one run has read. Services and EndpointSlices are numerous, and are read only if something is
 // withdrawn or restored.
-type snapshot struct {
+type runInput struct {
 	decisionInput
 	nodes         []*corev1.Node
 	speakerStates []*v1beta1.SpeakerState
@@ -95,7 +95,12 @@ type snapshot struct {
 
 // New returns a Controller. serves reports whether Holdfast serves a Service.
 func New(cluster Cluster, serves func(*corev1.Service) bool, limit Limit, log *slog.Logger) *Controller {
-	return &Controller{cluster: cluster, serves: serves, limit: limit, log: log}
+	return &Controller{
+		cluster: cluster,
+		serves:  serves,
+		limit:   limit,
+		log:     log,
+	}
 }
 
 // Lead runs loop, which must call Sync, for as long as this replica leads. Changes of SpeakerStates have to kick the
@@ -135,14 +140,19 @@ func (c *Controller) Sync(ctx context.Context) (again time.Duration, err error) 
 	if len(toCheck) > 0 {
 		again = max(checkInterval-time.Since(decidedAt), time.Nanosecond)
 	}
+
 	return again, err
 }
 
-// read takes a snapshot. It has no signs of life yet.
-func (c *Controller) read(at time.Time) snapshot {
-	s := snapshot{nodes: c.cluster.Nodes(), speakerStates: c.cluster.SpeakerStates()}
+// read reads the input of a run. It has no signs of life yet.
+func (c *Controller) read(at time.Time) runInput {
+	s := runInput{
+		nodes:         c.cluster.Nodes(),
+		speakerStates: c.cluster.SpeakerStates(),
+	}
 
-	withdrawn, restored := map[string]bool{}, map[string]time.Time{}
+	withdrawn := map[string]bool{}
+	restored := map[string]time.Time{}
 	reports := make([]speakerReport, 0, len(s.speakerStates))
 	for _, o := range s.speakerStates {
 		reports = append(reports, newSpeakerReport(o))
@@ -168,17 +178,21 @@ func (c *Controller) read(at time.Time) snapshot {
 		restored:   restored,
 		notReady:   map[string]bool{},
 	}
+
 	if len(s.suspicions)+len(withdrawn) > 0 {
 		s.notReady = NotReady(s.nodes)
 	}
+
 	return s
 }
 
 // newSpeakerReport converts a SpeakerState.
 func newSpeakerReport(o *v1beta1.SpeakerState) speakerReport {
 	members := o.Status.Members
-	r := speakerReport{node: o.Name, isCutOff: 2*members.Alive <= members.Expected}
-
+	r := speakerReport{
+		node:     o.Name,
+		isCutOff: 2*members.Alive <= members.Expected,
+	}
 	if o.Status.Observed != nil {
 		r.observed = o.Status.Observed.Time
 	}
@@ -186,9 +200,11 @@ func newSpeakerReport(o *v1beta1.SpeakerState) speakerReport {
 	if len(o.Status.Unreachable) > 0 {
 		r.unreachable = map[string]time.Time{}
 	}
+
 	for _, u := range o.Status.Unreachable {
 		r.unreachable[u.Node] = u.Since.Time
 	}
+
 	return r
 }
 
@@ -206,6 +222,7 @@ func (c *Controller) readLeases(ctx context.Context, at time.Time, nodes []strin
 		if !renewed.IsZero() {
 			c.leader.tracker.observeLease(time.Now(), due[i], renewed)
 		}
+
 		return err
 	})
 	return err

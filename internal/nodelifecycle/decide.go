@@ -61,7 +61,7 @@ type decisionInput struct {
 	limit Limit
 }
 
-// decision tells what happens to the endpoints on each suspected node. The lists are sorted, and no node is in two
+// decision has the suspected nodes by what happens to their endpoints. The lists are sorted, and no node is in two
 // lists.
 type decision struct {
 	// withdraw are the nodes whose endpoints are withdrawn or stay withdrawn.
@@ -92,7 +92,9 @@ func decide(in decisionInput) decision {
 	}
 
 	// Suspects that are not checked yet count too: Leases are read at a limited rate, and the limit must hold meanwhile.
-	suspects := slices.DeleteFunc(in.suspects(), func(node string) bool { return in.withdrawn[node] })
+	suspects := slices.DeleteFunc(in.suspects(), func(node string) bool {
+		return in.withdrawn[node]
+	})
 	if len(d.withdraw)+len(suspects) > in.limit.Of(in.speakers) {
 		d.spared = suspects
 		return d
@@ -103,6 +105,7 @@ func decide(in decisionInput) decision {
 			d.withdraw = append(d.withdraw, node)
 		}
 	}
+
 	slices.Sort(d.withdraw)
 	return d
 }
@@ -130,7 +133,8 @@ func (in decisionInput) nodesToCheck() []string {
 // suspects returns the nodes that a majority suspects by suspicions of the last minute, sorted.
 func (in decisionInput) suspects() []string {
 	isOld := func(x suspicion) bool { return in.at.Sub(x.since) >= maxSuspicionAge }
-	votes := in.votes(slices.DeleteFunc(slices.Clone(in.suspicions), isOld))
+	recent := slices.DeleteFunc(slices.Clone(in.suspicions), isOld)
+	votes := in.votes(recent)
 
 	var out []string
 	for _, node := range slices.Sorted(maps.Keys(votes)) {
@@ -138,6 +142,7 @@ func (in decisionInput) suspects() []string {
 			out = append(out, node)
 		}
 	}
+
 	return out
 }
 
@@ -151,11 +156,13 @@ func (in decisionInput) votes(suspicions []suspicion) map[string]int {
 			out[x.node]++
 		}
 	}
+
 	return out
 }
 
-// isMajority reports whether so many votes decide: more than half of all speakers that should run. Of two speakers one
-// vote is enough, since the suspect has no vote. That the vote was written shows that the voter reaches the API server.
+// isMajority reports whether a number of votes decides: more than half of all speakers that should run. Of two speakers
+// one vote is enough, since the suspect has no vote. A vote that was written shows that its voter reaches the API
+// server.
 func (in decisionInput) isMajority(votes int) bool {
 	if in.speakers == 2 {
 		return votes >= 1
@@ -175,6 +182,7 @@ func (in decisionInput) confirmWithdrawal(
 			confirmed = append(confirmed, node)
 		}
 	}
+
 	return confirmed, pending
 }
 
@@ -190,6 +198,7 @@ func (in decisionInput) confirmRestore(
 			confirmed = append(confirmed, node)
 		}
 	}
+
 	return confirmed, returning
 }
 
@@ -204,5 +213,6 @@ func (in decisionInput) decidedSince(nodes []string, before map[string]time.Time
 		}
 		out[node] = since
 	}
+
 	return out
 }

@@ -201,7 +201,7 @@ func TestConfirmWithdrawal(t *testing.T) {
 
 // TestOtherConditions: nodes that are spared, nodes that were spared before, and nodes that Kubernetes has given up.
 func TestOtherConditions(t *testing.T) {
-	s := snapshot{decisionInput: decisionInput{speakers: 5, limit: Limit{Nodes: 1}}}
+	s := runInput{decisionInput: decisionInput{speakers: 5, limit: Limit{Nodes: 1}}}
 	for _, node := range []string{"d", "f", "g", "h"} {
 		o := &v1beta1.SpeakerState{ObjectMeta: metav1.ObjectMeta{Name: node}}
 		o.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionEndpointsWithdrawn,

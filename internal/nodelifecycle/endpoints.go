@@ -16,9 +16,10 @@ import (
 
 // backingPod is a pod that backs Services.
 type backingPod struct {
-	namespace, name string
-	uid             types.UID
-	node            string
+	namespace string
+	name      string
+	uid       types.UID
+	node      string
 	// services are the selected Services that the pod backs, sorted.
 	services []lb.Key
 	// handledAt is the time at which the pod was written, or was found to need no write.
@@ -34,7 +35,9 @@ func toWithdraw(
 ) []backingPod {
 	last := lastPods(endpoints, dead)
 	return podsWhere(endpoints, func(service lb.Key, e *discoveryv1.Endpoint) bool {
-		return isReady(e) && dead[nodeOf(e)] && !last[e.TargetRef.UID] && isServed(service)
+		isOnDead := isReady(e) && dead[nodeOf(e)]
+		isLast := last[e.TargetRef.UID]
+		return isOnDead && !isLast && isServed(service)
 	})
 }
 
@@ -54,13 +57,16 @@ func lastPods(endpoints []*discoveryv1.EndpointSlice, dead map[string]bool) map[
 			last[e.TargetRef.UID] = true
 		}
 	}
+
 	return last
 }
 
 // toRestore returns the pods on a node that are not ready and back any Service: the set of served Services may have
 // changed since the pods were withdrawn.
 func toRestore(endpoints []*discoveryv1.EndpointSlice, node string) []backingPod {
-	return podsWhere(endpoints, func(_ lb.Key, e *discoveryv1.Endpoint) bool { return !isReady(e) && nodeOf(e) == node })
+	return podsWhere(endpoints, func(_ lb.Key, e *discoveryv1.Endpoint) bool {
+		return !isReady(e) && nodeOf(e) == node
+	})
 }
 
 // podsWhere returns the pods of the endpoints that match, sorted by namespace and name.
@@ -74,7 +80,12 @@ func podsWhere(endpoints []*discoveryv1.EndpointSlice, match func(lb.Key, *disco
 		ref := e.TargetRef
 		p, ok := found[ref.UID]
 		if !ok {
-			p = backingPod{namespace: ref.Namespace, name: ref.Name, uid: ref.UID, node: nodeOf(e)}
+			p = backingPod{
+				namespace: ref.Namespace,
+				name:      ref.Name,
+				uid:       ref.UID,
+				node:      nodeOf(e),
+			}
 		}
 
 		// A Service of two families has an EndpointSlice with the pod for each.
@@ -82,11 +93,16 @@ func podsWhere(endpoints []*discoveryv1.EndpointSlice, match func(lb.Key, *disco
 			p.services = append(p.services, service)
 			slices.SortFunc(p.services, lb.Key.Compare)
 		}
+
 		found[p.uid] = p
 	}
 
 	return slices.SortedFunc(maps.Values(found), func(a, b backingPod) int {
-		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name), cmp.Compare(a.uid, b.uid))
+		return cmp.Or(
+			cmp.Compare(a.namespace, b.namespace),
+			cmp.Compare(a.name, b.name),
+			cmp.Compare(a.uid, b.uid),
+		)
 	})
 }
 
@@ -94,7 +110,10 @@ func podsWhere(endpoints []*discoveryv1.EndpointSlice, match func(lb.Key, *disco
 func podEndpoints(endpoints []*discoveryv1.EndpointSlice) iter.Seq2[lb.Key, *discoveryv1.Endpoint] {
 	return func(yield func(lb.Key, *discoveryv1.Endpoint) bool) {
 		for _, s := range endpoints {
-			service := lb.Key{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+			service := lb.Key{
+				Namespace: s.Namespace,
+				Name:      s.Labels[discoveryv1.LabelServiceName],
+			}
 			for i := range s.Endpoints {
 				e := &s.Endpoints[i]
 				isPod := e.TargetRef != nil && e.TargetRef.Kind == "Pod"
@@ -107,7 +126,9 @@ func podEndpoints(endpoints []*discoveryv1.EndpointSlice) iter.Seq2[lb.Key, *dis
 }
 
 // isReady reports whether kube-proxy sends new connections to the endpoint. An unknown state counts as ready.
-func isReady(e *discoveryv1.Endpoint) bool { return ptr.Deref(e.Conditions.Ready, true) }
+func isReady(e *discoveryv1.Endpoint) bool {
+	return ptr.Deref(e.Conditions.Ready, true)
+}
 
 // nodeOf returns the node of an endpoint, or "" if it has none.
 func nodeOf(e *discoveryv1.Endpoint) string { return ptr.Deref(e.NodeName, "") }
@@ -117,10 +138,12 @@ func NotReady(nodes []*corev1.Node) map[string]bool {
 	out := map[string]bool{}
 	for _, n := range nodes {
 		for _, c := range n.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			isNotReady := c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+			if isNotReady {
 				out[n.Name] = true
 			}
 		}
 	}
+
 	return out
 }

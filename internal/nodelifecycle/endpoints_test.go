@@ -186,7 +186,7 @@ func podsTest(t *testing.T, test func(f *fakeCluster, c *Controller, expect func
 	})
 }
 
-func (f *fakeCluster) snapshot(c *Controller) snapshot { return c.read(time.Now()) }
+func (f *fakeCluster) runInput(c *Controller) runInput { return c.read(time.Now()) }
 
 var (
 	w4Dead  = decision{withdraw: []string{"w4"}, votes: map[string]int{"w4": 3}}
@@ -200,12 +200,12 @@ var (
 func TestWithdrawnOnce(t *testing.T) {
 	podsTest(t, func(f *fakeCluster, c *Controller, expect func(error, ...string)) {
 		f.stale = f.EndpointSlices()
-		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead), "state w4 True NodeUnreachable", "pod on-w4 ready false")
+		expect(c.withdraw(t.Context(), f.runInput(c), w4Dead), "state w4 True NodeUnreachable", "pod on-w4 ready false")
 		f.edit(func() { f.pods["w4"] = true })
 		time.Sleep(propagationTime)
-		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead))
+		expect(c.withdraw(t.Context(), f.runInput(c), w4Dead))
 		time.Sleep(time.Millisecond)
-		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead), "pod on-w4 ready false")
+		expect(c.withdraw(t.Context(), f.runInput(c), w4Dead), "pod on-w4 ready false")
 		if got := c.withdrawn.Load(); got != 2 {
 			t.Errorf("%d are counted", got)
 		}
@@ -216,8 +216,8 @@ func TestWithdrawnOnce(t *testing.T) {
 func TestRestoredUnseen(t *testing.T) {
 	podsTest(t, func(f *fakeCluster, c *Controller, expect func(error, ...string)) {
 		f.stale = f.EndpointSlices()
-		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead), "state w4 True NodeUnreachable", "pod on-w4 ready false")
-		expect(c.restore(t.Context(), f.snapshot(c), w4Alive), "pod on-w4 ready true", "state w4 False NodeReachable")
+		expect(c.withdraw(t.Context(), f.runInput(c), w4Dead), "state w4 True NodeUnreachable", "pod on-w4 ready false")
+		expect(c.restore(t.Context(), f.runInput(c), w4Alive), "pod on-w4 ready true", "state w4 False NodeReachable")
 		if len(c.leader.handled) > 0 || c.restored.Load() != 1 {
 			t.Errorf("%v is remembered, %d are counted", c.leader.handled, c.restored.Load())
 		}
@@ -228,11 +228,11 @@ func TestRestoredUnseen(t *testing.T) {
 // A deleted pod needs nothing.
 func TestRestoreOvertaken(t *testing.T) {
 	podsTest(t, func(f *fakeCluster, c *Controller, expect func(error, ...string)) {
-		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead), "state w4 True NodeUnreachable", "pod on-w4 ready false")
+		expect(c.withdraw(t.Context(), f.runInput(c), w4Dead), "state w4 True NodeUnreachable", "pod on-w4 ready false")
 		f.errs["on-w4"] = changed
-		expect(c.restore(t.Context(), f.snapshot(c), w4Alive))
+		expect(c.restore(t.Context(), f.runInput(c), w4Alive))
 		f.errs["on-w4"] = gone
-		expect(c.restore(t.Context(), f.snapshot(c), w4Alive), "state w4 False NodeReachable")
+		expect(c.restore(t.Context(), f.runInput(c), w4Alive), "state w4 False NodeReachable")
 	})
 }
 
@@ -240,9 +240,9 @@ func TestRestoreOvertaken(t *testing.T) {
 func TestWithdrawOvertaken(t *testing.T) {
 	podsTest(t, func(f *fakeCluster, c *Controller, expect func(error, ...string)) {
 		f.errs["on-w4"] = changed
-		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead), "state w4 True NodeUnreachable")
+		expect(c.withdraw(t.Context(), f.runInput(c), w4Dead), "state w4 True NodeUnreachable")
 		delete(f.errs, "on-w4")
-		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead), "pod on-w4 ready false")
+		expect(c.withdraw(t.Context(), f.runInput(c), w4Dead), "pod on-w4 ready false")
 	})
 }
 
@@ -251,7 +251,7 @@ func TestNoStateNoWithdrawal(t *testing.T) {
 	podsTest(t, func(f *fakeCluster, c *Controller, expect func(error, ...string)) {
 		f.states = slices.Delete(f.states, 3, 4)
 		d := decision{withdraw: []string{"w3", "w4"}}
-		err := c.withdraw(t.Context(), f.snapshot(c), d)
+		err := c.withdraw(t.Context(), f.runInput(c), d)
 		if err == nil || !strings.Contains(err.Error(), "node w4 has no SpeakerState") {
 			t.Errorf("got %v", err)
 		}
@@ -264,12 +264,12 @@ func TestNoStateNoWithdrawal(t *testing.T) {
 func TestLastEndpoint(t *testing.T) {
 	podsTest(t, func(f *fakeCluster, c *Controller, expect func(error, ...string)) {
 		f.others = []*discoveryv1.EndpointSlice{slice("of-others", "on-w4@w4")}
-		expect(c.withdraw(t.Context(), f.snapshot(c), w4Dead), "state w4 True NodeUnreachable")
+		expect(c.withdraw(t.Context(), f.runInput(c), w4Dead), "state w4 True NodeUnreachable")
 		f.others[0] = slice("of-others", "on-w4@w4 on-w3@w3")
-		s := f.snapshot(c)
+		s := f.runInput(c)
 		s.suspicions, s.at = suspicions("w1>w3 w2>w3 w4>w3"), at(1)
 		expect(c.withdraw(t.Context(), s, w4Dead))
-		s = f.snapshot(c)
+		s = f.runInput(c)
 		expect(c.withdraw(t.Context(), s, w4Dead), "pod on-w4 ready false")
 	})
 }

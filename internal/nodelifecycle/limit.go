@@ -9,11 +9,14 @@ import (
 
 // Limit is a number of nodes, or a percentage of the speakers' nodes, rounded up. One of the two fields is zero.
 type Limit struct {
-	Nodes, Percent int
+	Nodes   int
+	Percent int
 }
 
-// Of returns the number of nodes that the limit allows if there are so many nodes in total.
-func (l Limit) Of(total int) int { return l.Nodes + (l.Percent*total+99)/100 }
+// Of returns the number of nodes that the limit allows of a total.
+func (l Limit) Of(total int) int {
+	return l.Nodes + (l.Percent*total+99)/100
+}
 
 // MarshalText writes the form that UnmarshalText reads. It never fails.
 func (l Limit) MarshalText() ([]byte, error) {
@@ -38,5 +41,6 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	default:
 		*l = Limit{Nodes: int(n)}
 	}
+
 	return nil
 }

@@ -20,8 +20,11 @@ var (
 // metrics are the metrics of a Controller.
 type metrics struct {
 	// last is the last decision; nil while another replica leads.
-	last                atomic.Pointer[decision]
-	withdrawn, restored atomic.Int64
+	last atomic.Pointer[decision]
+	// withdrawn counts the pods that were marked not ready.
+	withdrawn atomic.Int64
+	// restored counts the pods that were marked ready again.
+	restored atomic.Int64
 }
 
 // Describe implements prometheus.Collector. It describes nothing, because only a leader has all of the metrics.
@@ -29,13 +32,20 @@ func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector. Only a leader counts unreachable nodes.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(withdrawnDesc, prometheus.CounterValue, float64(m.withdrawn.Load()))
-	ch <- prometheus.MustNewConstMetric(restoredDesc, prometheus.CounterValue, float64(m.restored.Load()))
+	counter := func(d *prometheus.Desc, n int64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n))
+	}
+	counter(withdrawnDesc, m.withdrawn.Load())
+	counter(restoredDesc, m.restored.Load())
 
 	d := m.last.Load()
 	if d == nil {
 		return
 	}
-	ch <- prometheus.MustNewConstMetric(unreachableDesc, prometheus.GaugeValue, float64(len(d.withdraw)), "withdrawn")
-	ch <- prometheus.MustNewConstMetric(unreachableDesc, prometheus.GaugeValue, float64(len(d.spared)), "spared")
+
+	gauge := func(nodes []string, endpoints string) {
+		ch <- prometheus.MustNewConstMetric(unreachableDesc, prometheus.GaugeValue, float64(len(nodes)), endpoints)
+	}
+	gauge(d.withdraw, "withdrawn")
+	gauge(d.spared, "spared")
 }

@@ -20,7 +20,7 @@ import (
 
 // withdraw marks the pods on dead nodes not ready. It first records that a node is dead, so that the next leader can
 // undo the withdrawal.
-func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error {
+func (c *Controller) withdraw(ctx context.Context, s runInput, d decision) error {
 	if len(d.withdraw) == 0 {
 		return nil
 	}
@@ -41,15 +41,17 @@ func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error
 
 	pods := toWithdraw(c.cluster.EndpointSlices(), c.isServed(), dead)
 	pods = slices.DeleteFunc(pods, func(p backingPod) bool {
-		wasJustHandled := s.at.Sub(c.leader.handled[p.uid].handledAt) <= propagationTime
+		handledAt := c.leader.handled[p.uid].handledAt
+		wasJustHandled := s.at.Sub(handledAt) <= propagationTime
 		return !recorded[p.node] || wasJustHandled
 	})
 
-	written, _, err := c.writePods(ctx, pods, func(ctx context.Context, p backingPod) (bool, error) {
+	withdrawPod := func(ctx context.Context, p backingPod) (bool, error) {
 		message := fmt.Sprintf("the speakers of most nodes cannot reach node %s: "+
 			"Holdfast takes the pod out until one of them does", p.node)
 		return c.cluster.WithdrawPod(ctx, p.namespace, p.name, p.uid, p.node, message)
-	})
+	}
+	written, _, err := c.writePods(ctx, pods, withdrawPod)
 	c.withdrawn.Add(int64(len(written)))
 	c.sendServiceEvents(written, false, lb.EndpointsWithdrawn,
 		"%d endpoints on nodes that most speakers cannot reach are marked not ready")
@@ -58,7 +60,7 @@ func (c *Controller) withdraw(ctx context.Context, s snapshot, d decision) error
 }
 
 // restore undoes withdraw on nodes that are alive after all.
-func (c *Controller) restore(ctx context.Context, s snapshot, d decision) error {
+func (c *Controller) restore(ctx context.Context, s runInput, d decision) error {
 	if len(d.restore) == 0 {
 		return nil
 	}
@@ -68,13 +70,14 @@ func (c *Controller) restore(ctx context.Context, s snapshot, d decision) error 
 	for _, node := range d.restore {
 		errs = append(errs, c.restoreNode(ctx, s, endpoints, node))
 	}
+
 	return errors.Join(errs...)
 }
 
 // restoreNode restores the pods of one node. Once all of them are handled, it records that the node is reachable.
 func (c *Controller) restoreNode(
 	ctx context.Context,
-	s snapshot,
+	s runInput,
 	endpoints []*discoveryv1.EndpointSlice,
 	node string,
 ) error {
@@ -89,12 +92,14 @@ func (c *Controller) restoreNode(
 		}
 	}
 
-	toWrite := slices.Collect(maps.Values(pods))
-	written, isComplete, err := c.writePods(ctx, toWrite, func(ctx context.Context, p backingPod) (bool, error) {
+	restorePod := func(ctx context.Context, p backingPod) (bool, error) {
 		return c.cluster.RestorePod(ctx, p.namespace, p.name, p.uid)
-	})
+	}
+	toWrite := slices.Collect(maps.Values(pods))
+	written, isComplete, err := c.writePods(ctx, toWrite, restorePod)
 	c.restored.Add(int64(len(written)))
 	c.sendServiceEvents(written, true, lb.EndpointsRestored, "%d endpoints that were marked not ready may serve again")
+
 	if !isComplete {
 		return err
 	}
@@ -133,6 +138,7 @@ func (c *Controller) writePods(
 				written = append(written, p)
 			}
 		}
+
 		return err
 	})
 	return written, isComplete, err
@@ -140,13 +146,17 @@ func (c *Controller) writePods(
 
 // record writes a condition to the node's SpeakerState and, if that changed it, sends an Event on the Node. It returns
 // an error if the node has no SpeakerState, because it never had a speaker.
-func (c *Controller) record(ctx context.Context, s snapshot, condition nodeCondition) error {
+func (c *Controller) record(ctx context.Context, s runInput, condition nodeCondition) error {
 	node := condition.node
 	if condition.isFinal() {
-		maps.DeleteFunc(c.leader.handled, func(_ types.UID, p backingPod) bool { return p.node == node })
+		maps.DeleteFunc(c.leader.handled, func(_ types.UID, p backingPod) bool {
+			return p.node == node
+		})
 	}
 
-	i := slices.IndexFunc(s.speakerStates, func(o *v1beta1.SpeakerState) bool { return o.Name == node })
+	i := slices.IndexFunc(s.speakerStates, func(o *v1beta1.SpeakerState) bool {
+		return o.Name == node
+	})
 	if i < 0 {
 		return fmt.Errorf("node %s has no SpeakerState to record on that it is unreachable", node)
 	}
@@ -155,22 +165,26 @@ func (c *Controller) record(ctx context.Context, s snapshot, condition nodeCondi
 	if condition.reason == lb.NodeUnreachable {
 		status = metav1.ConditionTrue
 	}
-	hasChanged, err := c.cluster.UpdateSpeakerState(ctx, s.speakerStates[i], []metav1.Condition{{
+
+	want := metav1.Condition{
 		Type:    v1beta1.ConditionEndpointsWithdrawn,
 		Status:  status,
 		Reason:  string(condition.reason),
 		Message: lb.WithRemedies(condition.message, condition.reason),
-	}})
+	}
+	hasChanged, err := c.cluster.UpdateSpeakerState(ctx, s.speakerStates[i], []metav1.Condition{want})
 	if err != nil || !hasChanged {
 		return err
 	}
 
-	event := lb.WithRemedies(cmp.Or(condition.event, condition.message), condition.reason)
+	text := cmp.Or(condition.event, condition.message)
+	event := lb.WithRemedies(text, condition.reason)
 	for _, n := range s.nodes {
 		if n.Name == node {
 			c.cluster.Event(lb.Object{Kind: "Node", Name: node}, n.UID, condition.isFinal(), condition.reason, event)
 		}
 	}
+
 	c.log.Info("unreachable node", "member", node, "reason", condition.reason, "message", event)
 	return nil
 }
@@ -178,20 +192,29 @@ func (c *Controller) record(ctx context.Context, s snapshot, condition nodeCondi
 // isServed returns a function that reports whether clients outside of the cluster may be using a Service. The function
 // reads each Service once.
 func (c *Controller) isServed() func(lb.Key) bool {
-	service, results := c.cluster.Services(), map[lb.Key]bool{}
+	service := c.cluster.Services()
+	hasAddress := func(key lb.Key) bool {
+		o := service(key)
+		if o == nil || !c.serves(o) {
+			return false
+		}
+		return len(o.Status.LoadBalancer.Ingress) > 0
+	}
+
+	results := map[lb.Key]bool{}
 	return func(key lb.Key) bool {
-		result, ok := results[key]
-		if !ok {
-			o := service(key)
-			result = o != nil && c.serves(o) && len(o.Status.LoadBalancer.Ingress) > 0
+		result, isRead := results[key]
+		if !isRead {
+			result = hasAddress(key)
 			results[key] = result
 		}
+
 		return result
 	}
 }
 
 // sendServiceEvents sends one Event on each served Service of the pods. format has a verb for the number of its pods.
-func (c *Controller) sendServiceEvents(pods []backingPod, good bool, reason lb.Reason, format string) {
+func (c *Controller) sendServiceEvents(pods []backingPod, isGood bool, reason lb.Reason, format string) {
 	counts := map[lb.Key]int{}
 	for _, p := range pods {
 		for _, service := range p.services {
@@ -209,7 +232,13 @@ func (c *Controller) sendServiceEvents(pods []backingPod, good bool, reason lb.R
 		if o == nil || !c.serves(o) {
 			continue
 		}
-		object := lb.Object{Kind: "Service", Namespace: key.Namespace, Name: key.Name}
-		c.cluster.Event(object, o.UID, good, reason, fmt.Sprintf(format, counts[key]))
+
+		object := lb.Object{
+			Kind:      "Service",
+			Namespace: key.Namespace,
+			Name:      key.Name,
+		}
+		message := fmt.Sprintf(format, counts[key])
+		c.cluster.Event(object, o.UID, isGood, reason, message)
 	}
 }

@@ -61,8 +61,10 @@ type trackedSpeaker struct {
 type nodeLease struct {
 	// readAt is the time of the last read.
 	readAt time.Time
-	// renewed is the renew time in the Lease, by the node's clock; renewedAt is the same by the controller's clock.
-	renewed, renewedAt time.Time
+	// renewed is the renew time in the Lease, by the node's clock.
+	renewed time.Time
+	// renewedAt is the renew time by the controller's clock.
+	renewedAt time.Time
 	// hasMissed reports whether the kubelet missed a renewal.
 	hasMissed bool
 }
@@ -70,7 +72,8 @@ type nodeLease struct {
 // remoteClock is the clock of a node, as far as it is known: it showed remote when the controller's clock showed local.
 // Writes are seen late, by the time that the API server takes. The earliest observation is therefore the best one.
 type remoteClock struct {
-	remote, local time.Time
+	remote time.Time
+	local  time.Time
 }
 
 // isKnown reports whether the clock was compared with the controller's.
@@ -81,29 +84,37 @@ func (c remoteClock) isKnown() bool { return !c.local.IsZero() }
 func (c *remoteClock) observe(at, written time.Time) {
 	local := at
 	if c.isKnown() {
-		earliest := c.local.Add(written.Sub(c.remote) + at.Sub(c.local)/driftRate)
+		drift := at.Sub(c.local) / driftRate
+		earliest := c.local.Add(written.Sub(c.remote) + drift)
 		delay := at.Sub(earliest)
-		if delay >= 0 && delay <= maxDelay {
+		isPlausible := delay >= 0 && delay <= maxDelay
+		if isPlausible {
 			local = earliest
 		}
 	}
+
 	*c = remoteClock{remote: written, local: local}
 }
 
 // toLocal converts a time of this clock to the controller's clock; the result is not after at. It returns the zero time
 // for a time of an unknown clock that is in the future.
 func (c remoteClock) toLocal(at, written time.Time) time.Time {
-	if written.IsZero() || !c.isKnown() && written.After(at) {
+	if written.IsZero() {
 		return time.Time{}
 	}
 
 	if !c.isKnown() {
+		if written.After(at) {
+			return time.Time{}
+		}
 		c = remoteClock{remote: at, local: at}
 	}
+
 	local := c.local.Add(written.Sub(c.remote))
 	if local.Before(at) {
 		return local
 	}
+
 	return at
 }
 
@@ -120,11 +131,14 @@ func (t *tracker) observeReports(at time.Time, reports []speakerReport) {
 		}
 	}
 
-	if len(t.speakers) > len(reports) {
-		maps.DeleteFunc(t.speakers, func(node string, _ trackedSpeaker) bool {
-			return !slices.ContainsFunc(reports, func(r speakerReport) bool { return r.node == node })
-		})
+	if len(t.speakers) == len(reports) {
+		return
 	}
+
+	maps.DeleteFunc(t.speakers, func(node string, _ trackedSpeaker) bool {
+		isOfNode := func(r speakerReport) bool { return r.node == node }
+		return !slices.ContainsFunc(reports, isOfNode)
+	})
 }
 
 // withReport returns the speaker after it has written another report. isKnown reports whether it wrote one before.
@@ -132,30 +146,39 @@ func (t *tracker) observeReports(at time.Time, reports []speakerReport) {
 // A node that stays in the report was not heard in between, so its time does not move. Otherwise a speaker that lies
 // could date its suspicion after every sign of life.
 func (s trackedSpeaker) withReport(at time.Time, r speakerReport, isKnown bool) trackedSpeaker {
-	out := trackedSpeaker{speakerReport: r, clock: s.clock, lastHeard: make(map[string]time.Time, len(r.unreachable))}
+	out := trackedSpeaker{
+		speakerReport: r,
+		clock:         s.clock,
+		lastHeard:     make(map[string]time.Time, len(r.unreachable)),
+	}
 	if isKnown {
 		out.clock.observe(at, r.observed)
 	}
-	out.wroteAt = out.clock.toLocal(at, r.observed)
 
+	out.wroteAt = out.clock.toLocal(at, r.observed)
 	for node, since := range r.unreachable {
 		before, wasUnreachable := s.unreachable[node]
+		hasStayed := wasUnreachable && !since.Before(before)
 		lastHeard := out.clock.toLocal(at, since)
 		switch {
-		case wasUnreachable && !since.Before(before) && s.clock.isKnown():
+		case hasStayed && s.clock.isKnown():
 			lastHeard = s.lastHeard[node]
 		case lastHeard.IsZero():
 			lastHeard = at.Add(-maxSuspicionAge)
 		}
+
 		out.lastHeard[node] = lastHeard
 	}
+
 	return out
 }
 
 // leasesDue returns the nodes whose Leases the caller should read, those with the longest wait first. It marks them as
 // read, and drops what is known of all other nodes.
 func (t *tracker) leasesDue(at time.Time, nodes []string) []string {
-	maps.DeleteFunc(t.leases, func(node string, _ nodeLease) bool { return !slices.Contains(nodes, node) })
+	maps.DeleteFunc(t.leases, func(node string, _ nodeLease) bool {
+		return !slices.Contains(nodes, node)
+	})
 	if at.Sub(t.lastRound) < checkInterval || len(nodes) == 0 {
 		return nil
 	}
@@ -165,7 +188,9 @@ func (t *tracker) leasesDue(at time.Time, nodes []string) []string {
 		t.leases = map[string]nodeLease{}
 	}
 
-	byWait := func(a, b string) int { return t.leases[a].readAt.Compare(t.leases[b].readAt) }
+	byWait := func(a, b string) int {
+		return t.leases[a].readAt.Compare(t.leases[b].readAt)
+	}
 	due := slices.SortedStableFunc(slices.Values(nodes), byWait)
 	due = due[:min(len(due), leasesAtOnce)]
 	for _, node := range due {
@@ -173,15 +198,16 @@ func (t *tracker) leasesDue(at time.Time, nodes []string) []string {
 		l.readAt = at
 		t.leases[node] = l
 	}
+
 	return due
 }
 
 // observeLease takes the renew time of a node's Lease, as it reads at the time at. The node's speaker has the same
 // clock as its kubelet. While that clock is unknown, a change between two reads counts as a renewal at the time at.
 func (t *tracker) observeLease(at time.Time, node string, renewed time.Time) {
-	l, clock := t.leases[node], t.speakers[node].clock
+	l := t.leases[node]
+	clock := t.speakers[node].clock
 	isFirst := l.renewed.IsZero()
-
 	switch {
 	case l.renewed.Equal(renewed):
 		return
@@ -191,9 +217,11 @@ func (t *tracker) observeLease(at time.Time, node string, renewed time.Time) {
 		l.renewedAt = at
 	}
 
-	if !isFirst && renewed.Sub(l.renewed) > maxRenewalGap {
+	hasGap := renewed.Sub(l.renewed) > maxRenewalGap
+	if hasGap && !isFirst {
 		l.hasMissed = true
 	}
+
 	l.renewed = renewed
 	t.leases[node] = l
 }
@@ -206,6 +234,7 @@ func (t *tracker) missedRenewals() map[string]bool {
 			out[node] = true
 		}
 	}
+
 	return out
 }
 
@@ -214,9 +243,14 @@ func (t *tracker) suspicions() []suspicion {
 	var out []suspicion
 	for name, s := range t.speakers {
 		for node, since := range s.lastHeard {
-			out = append(out, suspicion{speaker: name, node: node, since: since})
+			out = append(out, suspicion{
+				speaker: name,
+				node:    node,
+				since:   since,
+			})
 		}
 	}
+
 	return out
 }
 
@@ -235,6 +269,7 @@ func (t *tracker) lastSeen() map[string]time.Time {
 			out[node] = renewedAt
 		}
 	}
+
 	return out
 }
 
@@ -248,12 +283,12 @@ func (t *tracker) lastWrite(node string) time.Time {
 	return s.wroteAt.Add(-lastWriteMargin)
 }
 
-// NodeWatch tells a controller that does not lead whether most speakers miss the leader's node. It reads no Leases,
-// since it declares no node dead. The zero NodeWatch has observed nothing.
+// NodeWatch finds out for a controller that does not lead whether most speakers miss the leader's node. It reads no
+// Leases, since it declares no node dead. The zero NodeWatch has observed nothing.
 type NodeWatch struct{ tracker tracker }
 
-// IsMissed reports whether most of so many speakers miss a node. A suspicion counts if it is from the last minute, and
-// after the last write of the node's own speaker. states are the present SpeakerStates.
+// IsMissed reports whether most speakers miss a node; speakers is their number. A suspicion counts if it is from the
+// last minute, and after the last write of the node's own speaker. states are the present SpeakerStates.
 //
 // Call IsMissed often: it dates a change when it first sees it, whatever clock it was written by.
 func (w *NodeWatch) IsMissed(at time.Time, states []*v1beta1.SpeakerState, speakers int, node string) bool {
@@ -261,6 +296,7 @@ func (w *NodeWatch) IsMissed(at time.Time, states []*v1beta1.SpeakerState, speak
 	for _, o := range states {
 		reports = append(reports, newSpeakerReport(o))
 	}
+
 	w.tracker.observeReports(at, reports)
 
 	in := decisionInput{
