@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// conditions returns the conditions that this node writes to a Service: those that the Service is to have, and the
-// types of those to remove.
+// conditions returns the conditions that this node writes to a Service, and the types of the conditions that it
+// removes.
 func conditions(
 	node string,
 	s *corev1.Service,
@@ -23,23 +23,32 @@ func conditions(
 	sessions []lb.Session,
 	problems []lb.Problem,
 ) (out []metav1.Condition, remove []string) {
-	exists := func(kind string) bool { return meta.FindStatusCondition(s.Status.Conditions, kind) != nil }
+	exists := func(kind string) bool {
+		return meta.FindStatusCondition(s.Status.Conditions, kind) != nil
+	}
+
 	// NoAdvertisement is written to one condition only, AnnouncedL2. A Service without an address gets no condition: the
 	// controller reports why, and a write here would conflict with its write.
-	unselected := !v.BGP.Selected && v.L2.Reason != lb.NoAddress
-	if v.L2.Writer && (v.L2.Selected || unselected || exists(v1beta1.ConditionAnnouncedL2)) {
+	isUnselected := !v.BGP.Selected && v.L2.Reason != lb.NoAddress
+	hasL2 := v.L2.Selected || isUnselected || exists(v1beta1.ConditionAnnouncedL2)
+	if v.L2.Writer && hasL2 {
 		out = append(out, condition(v1beta1.ConditionAnnouncedL2, v.L2))
 	}
 
-	bgp, known := v.BGP.WithSessions(node, sessions)
-	if known && bgp.Writer && (bgp.Selected || exists(v1beta1.ConditionAnnouncedBGP)) {
+	bgp, isKnown := v.BGP.WithSessions(node, sessions)
+	hasBGP := bgp.Selected || exists(v1beta1.ConditionAnnouncedBGP)
+	if isKnown && bgp.Writer && hasBGP {
 		out = append(out, condition(v1beta1.ConditionAnnouncedBGP, bgp))
 	}
 
-	isFilterWriter := v.L2.Selected && v.L2.Writer || !v.L2.Selected && v.BGP.Writer
+	isFilterWriter := v.BGP.Writer
+	if v.L2.Selected {
+		isFilterWriter = v.L2.Writer
+	}
 	if !isFilterWriter {
 		return out, nil
 	}
+
 	i := slices.IndexFunc(problems, func(p lb.Problem) bool {
 		return p.Reason == lb.FilterNotEnforceable || p.Reason == lb.FilterNotInForce
 	})
@@ -47,16 +56,17 @@ func conditions(
 		return out, []string{v1beta1.ConditionFilterEnforced}
 	}
 
-	// The sentence does not have the cause: the SpeakerState has it once. Otherwise each change of the cause would write
-	// each Service.
+	// The SpeakerState has the cause. If the message had it too, each change of the cause would write each Service.
+	fault := problems[i]
 	message := fmt.Sprintf("node %s does not enforce the source ranges: status.problems of its SpeakerState says why",
-		problems[i].Object.Name)
-	return append(out, metav1.Condition{
+		fault.Object.Name)
+	notEnforced := metav1.Condition{
 		Type:    v1beta1.ConditionFilterEnforced,
 		Status:  metav1.ConditionFalse,
-		Reason:  string(problems[i].Reason),
-		Message: lb.WithRemedies(message, problems[i].Reason),
-	}), nil
+		Reason:  string(fault.Reason),
+		Message: lb.WithRemedies(message, fault.Reason),
+	}
+	return append(out, notEnforced), nil
 }
 
 // condition returns the condition of one protocol.
@@ -70,6 +80,7 @@ func condition(kind string, o plan.Outcome) metav1.Condition {
 	if o.IsAnnounced() {
 		c.Status = metav1.ConditionTrue
 	}
+
 	return c
 }
 
@@ -91,8 +102,8 @@ func addAnnouncers(u *k8s.ServiceUpdate, o plan.Outcome, record string) {
 	}
 }
 
-// endpointsTime is how long a new Service gets no NoServingEndpoint condition: its EndpointSlices follow it, usually
-// sooner, and each write costs every node.
+// endpointsTime is the time for which a new Service gets no condition NoServingEndpoint. Its EndpointSlices usually
+// follow sooner, and each write costs every node.
 const endpointsTime = 5 * time.Second
 
 // deferNoEndpoint removes new conditions with the reason NoServingEndpoint from an update. It returns the time until
@@ -103,13 +114,14 @@ func deferNoEndpoint(u *k8s.ServiceUpdate, at time.Time) time.Duration {
 		return 0
 	}
 
-	n := len(u.Conditions)
+	before := len(u.Conditions)
 	u.Conditions = slices.DeleteFunc(u.Conditions, func(c metav1.Condition) bool {
-		return c.Reason == string(lb.NoServingEndpoint) &&
-			meta.FindStatusCondition(u.Service.Status.Conditions, c.Type) == nil
+		isNew := meta.FindStatusCondition(u.Service.Status.Conditions, c.Type) == nil
+		return isNew && c.Reason == string(lb.NoServingEndpoint)
 	})
-	if len(u.Conditions) == n {
+	if len(u.Conditions) == before {
 		return 0
 	}
+
 	return left
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-// foreignInterval is the least time between two reads of the kernel's neighbour table.
+// foreignInterval is the minimum time between two reads of the kernel's neighbour table.
 const foreignInterval = 10 * time.Second
 
 // foreign finds the machines whose addresses a pool covers by mistake. One goroutine uses it.
@@ -19,7 +19,7 @@ type foreign struct {
 	found  []lb.Neighbour
 }
 
-// find returns these machines as of the last foreignInterval.
+// find returns the machines. It reads the neighbour table again after foreignInterval.
 func (f *foreign) find(c *Config, last *Standing) []lb.Neighbour {
 	speakers := c.Speakers()
 	if last == nil || speakers == nil || time.Since(f.readAt) < foreignInterval {
@@ -27,17 +27,27 @@ func (f *foreign) find(c *Config, last *Standing) []lb.Neighbour {
 	}
 
 	f.readAt = time.Now()
-	found, err := link.Neighbours(c.Links(), func(a netip.Addr) bool { return unassigned(last.Plan, a) })
+	found, err := link.Neighbours(c.Links(), func(a netip.Addr) bool {
+		return isUnassigned(last.Plan, a)
+	})
 	if err != nil {
 		c.Log.Debug("cannot look for foreign machines in pools", "error", err)
 		return f.found
 	}
-	f.found = slices.DeleteFunc(found, func(n lb.Neighbour) bool { return speakers[n.MAC] != "" })
+
+	f.found = slices.DeleteFunc(found, func(n lb.Neighbour) bool {
+		return speakers[n.MAC] != ""
+	})
 	return f.found
 }
 
-// unassigned reports whether a pool covers an address that no Service and no node has.
-func unassigned(p plan.Plan, a netip.Addr) bool {
-	return !p.Filter.Frontends.Has(a) &&
-		slices.ContainsFunc(p.Filter.Guarded, func(r lb.Range) bool { return r.Contains(a) })
+// isUnassigned reports whether a pool covers an address that no Service and no node has.
+func isUnassigned(p plan.Plan, a netip.Addr) bool {
+	if p.Filter.Frontends.Has(a) {
+		return false
+	}
+
+	return slices.ContainsFunc(p.Filter.Guarded, func(r lb.Range) bool {
+		return r.Contains(a)
+	})
 }

@@ -19,7 +19,7 @@ func TestUnassigned(t *testing.T) {
 		"192.0.2.2": true, "192.0.2.3": false, "192.0.2.4": true, "192.0.2.10": false, "2001:db8::3": false,
 		"2001:db8::4": true, "2001:db8:1::": false,
 	} {
-		if got := unassigned(p, a(text)); got != want {
+		if got := isUnassigned(p, a(text)); got != want {
 			t.Errorf("%s: %v, want %v", text, got, want)
 		}
 	}

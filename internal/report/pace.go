@@ -17,13 +17,15 @@ const (
 	// slowPace is the time between two writes of one speaker in the slow pace, for each living speaker: all speakers
 	// together write at most two Services a second.
 	slowPace = 500 * time.Millisecond
-	// fewWrites is how many Services are written at once although addresses are still being announced.
+	// fewWrites is the number of Services that are written at once although addresses are still being announced.
 	fewWrites = 10
-	// slowWait is the time between two runs in the slow pace, and burstWait in a burst: to compare thousands of Services
-	// takes longer than the few writes that the pace allows.
-	slowWait, burstWait = time.Second, 5 * time.Second
-	// yieldTime is the most time that a run waits for announcements. To compare a thousand Services takes a core longer
-	// than to announce them, and a link that takes no frame must not stop all writes.
+	// slowWait is the time between two runs in the slow pace.
+	slowWait = time.Second
+	// burstWait is the time between two runs in a burst: comparing thousands of Services takes longer than the few writes
+	// that the pace allows.
+	burstWait = 5 * time.Second
+	// yieldTime is the maximum time for which a run waits for announcements. Comparing a thousand Services takes a core
+	// longer than announcing them, and a link that takes no frame must not stop all writes.
 	yieldTime = 200 * time.Millisecond
 )
 
@@ -35,18 +37,22 @@ type pace struct {
 	// announcing reports whether announcements are still being sent.
 	announcing func() bool
 	slow       *rate.Limiter
-	// yieldingSince is when the present announcements began; zero if none are being sent.
+	// yieldingSince is the time at which the present announcements began; zero if none are being sent.
 	yieldingSince time.Time
-	// notBefore is when the next run of a burst may begin.
+	// notBefore is the time from which the next run of a burst may begin.
 	notBefore time.Time
 }
 
 // newPace returns a pace that has written nothing yet.
 func newPace(inBurst, announcing func() bool) pace {
-	return pace{inBurst: inBurst, announcing: announcing, slow: rate.NewLimiter(0, 1)}
+	return pace{
+		inBurst:    inBurst,
+		announcing: announcing,
+		slow:       rate.NewLimiter(0, 1),
+	}
 }
 
-// delay returns how long a run must wait for a burst or for announcements; 0 if it may begin.
+// delay returns the time for which a run must wait for a burst or for announcements; 0 if it may begin.
 func (p *pace) delay(at time.Time) time.Duration {
 	switch {
 	case p.inBurst() && at.Before(p.notBefore):
@@ -57,11 +63,13 @@ func (p *pace) delay(at time.Time) time.Duration {
 	case p.yieldingSince.IsZero():
 		p.yieldingSince = at
 	}
-	return max(0, min(yieldTime/10, p.yieldingSince.Add(yieldTime).Sub(at)))
+
+	left := p.yieldingSince.Add(yieldTime).Sub(at)
+	return max(0, min(yieldTime/10, left))
 }
 
-// write is a Service that waits to be written. It has the name only: thousands of whole updates would need as much
-// memory as everything else.
+// write is a Service that waits to be written. It only has the name, since thousands of whole updates would need as
+// much memory as everything else.
 type write struct {
 	service lb.Key
 	// corrects reports whether the Service has a wrong condition.
@@ -71,46 +79,71 @@ type write struct {
 // corrects reports whether an update removes or changes a condition that the Service has.
 func corrects(u k8s.ServiceUpdate) bool {
 	have := u.Service.Status.Conditions
-	isThere := func(kind string) bool { return meta.FindStatusCondition(have, kind) != nil }
-	if slices.ContainsFunc(u.RemoveConditions, isThere) {
+	exists := func(kind string) bool {
+		return meta.FindStatusCondition(have, kind) != nil
+	}
+	if slices.ContainsFunc(u.RemoveConditions, exists) {
 		return true
 	}
+
 	changed := k8s.Changed(have, u.Conditions, 0, metav1.Time{})
-	return slices.ContainsFunc(changed, func(c metav1.Condition) bool { return isThere(c.Type) })
+	return slices.ContainsFunc(changed, func(c metav1.Condition) bool {
+		return exists(c.Type)
+	})
 }
 
-// each calls send for each write, corrections first. In the slow pace it stops when this speaker, of so many, has used
-// up its share. A write that the API server told to wait takes nothing of the share. each returns the time until it is
-// to be called again, and 0 if that is not before something changes.
-func (p *pace) each(writes []write, speakers int, send func(write) error) (again time.Duration, err error) {
-	corrections := slices.DeleteFunc(slices.Clone(writes), func(w write) bool { return !w.corrects })
-	rest := slices.DeleteFunc(slices.Clone(writes), func(w write) bool { return w.corrects })
+// correctionsFirst returns the writes, and the number of corrections among them, which come first.
+func correctionsFirst(writes []write) (ordered []write, corrections int) {
+	var others []write
+	for _, w := range writes {
+		if w.corrects {
+			ordered = append(ordered, w)
+		} else {
+			others = append(others, w)
+		}
+	}
 
-	period, share := slowPace*time.Duration(max(1, speakers)), 1
+	return append(ordered, others...), len(ordered)
+}
+
+// each calls send for each write, corrections first. In the slow pace it stops when this speaker has used up its share;
+// speakers is the number of speakers. A write that the API server defers does not count. each returns the time until it
+// must be called again; 0 if it need not be called before something changes.
+func (p *pace) each(writes []write, speakers int, send func(write) error) (again time.Duration, err error) {
+	ordered, corrections := correctionsFirst(writes)
+	period := slowPace * time.Duration(max(1, speakers))
+	share := 1
 	if p.inBurst() {
 		share = max(share, int(burstWait/period))
 	}
+
 	p.slow.SetLimit(rate.Every(period))
 	p.slow.SetBurst(share)
 
 	var errs []error
-	for i, one := range slices.Concat(corrections, rest) {
-		isSlow := p.inBurst() || len(writes)-i > fewWrites && p.announcing()
+	for i, one := range ordered {
+		hasMany := len(writes)-i > fewWrites
+		isSlow := p.inBurst() || hasMany && p.announcing()
 		if isSlow && p.slow.Tokens() < 1 {
-			if again == 0 && i >= len(corrections) {
+			onlyOthersLeft := again == 0 && i >= corrections
+			if onlyOthersLeft {
 				p.notBefore = time.Now().Add(burstWait)
 			}
+
 			again = daemon.Sooner(again, slowWait)
 			break
 		}
 
 		err := send(one)
-		if wait := k8s.Wait(err); wait > 0 {
+		wait := k8s.Wait(err)
+		if wait > 0 {
 			again = daemon.Sooner(again, wait)
 			continue
 		}
+
 		p.slow.Allow()
 		errs = append(errs, err)
 	}
+
 	return again, errors.Join(errs...)
 }

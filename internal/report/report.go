@@ -1,9 +1,9 @@
-// Package report writes to the API server what stands on one node: conditions and Events of Services, and the
+// Package report writes the state of one node to the API server: conditions and Events of Services, and the
 // SpeakerState of the node.
 //
-// In go the result of each run of the plan loop (Set), and what else changes (Kick). Out come writes, in loops of the
-// package's own: an API server that hangs never delays a plan, and with it a failover. It also holds the speaker
-// unready until its BGP sessions are established (Ready).
+// Set takes the result of each run of the plan loop; Kick reports other changes. The package writes in loops of its
+// own, so that an API server that hangs never delays a plan, and thereby a failover. Ready keeps the speaker unready
+// until its BGP sessions are established.
 //
 //	r := report.New(report.Config{Node: "w1", ...})
 //	go r.Run(ctx)
@@ -12,7 +12,7 @@
 // A Service is compared with its conditions only when one of its inputs has changed, and each resyncAge (snapshot).
 // Writes are paced, so that they delay neither announcements nor other speakers' writes (pace).
 //
-// The package decides nothing about addresses, and nothing that it is given may be changed afterwards.
+// The package must not decide anything about addresses. Its callers must not change a value that they passed to it.
 package report
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
-// Layer2 is what the announcements by ARP and NDP look like.
+// Layer2 shows the announcements by ARP and NDP.
 type Layer2 interface {
 	// State returns the links, and the addresses that this node owns, ordered.
 	State() lb.Layer2
@@ -41,15 +41,15 @@ type Layer2 interface {
 	Announcing() bool
 }
 
-// Liveness is what this node knows of the others.
+// Liveness shows which other nodes are alive.
 type Liveness interface {
 	// Heard returns the nodes whose speakers are alive; nil before the membership has started.
 	Heard() map[string]bool
-	// Silence returns what this node writes of nodes that do not answer.
+	// Silence returns the nodes that do not answer, as this node writes them.
 	Silence(repeats bool) liveness.Silence
 }
 
-// Config of a Reporter.
+// Config configures a Reporter.
 type Config struct {
 	Log *slog.Logger
 	// Node is the name of this node.
@@ -75,20 +75,22 @@ type Standing struct {
 	// Members are the nodes whose speakers are alive.
 	Members  map[string]bool
 	Problems []lb.Problem
-	// Closings are the Services of whose pods the node rejects outgoing connections, ordered by Service.
+	// Closings are the Services whose pods' outgoing connections the node rejects, ordered by Service.
 	Closings []lb.EgressClosing
-	// Sessions are those with routers, as the plan knew them.
+	// Sessions are the sessions with routers, as the plan knew them.
 	Sessions []lb.Session `json:"-"`
 }
 
 // Reporter writes the results of runs to the API server.
 type Reporter struct {
 	Config
-	// services writes Services, and states the SpeakerState in a loop of its own: that a node is silent must be written
-	// at once, whatever else is being written.
-	services, states *daemon.Loop
-	sessions         *sessionGate
-	last             *lastStanding
+	// services writes Services.
+	services *daemon.Loop
+	// states writes the SpeakerState. It has a loop of its own: a silent node must be reported at once, whatever else is
+	// being written.
+	states   *daemon.Loop
+	sessions *sessionGate
+	last     *lastStanding
 }
 
 // lastStanding is the result of the last run of the plan loop; nil before the first.
@@ -105,18 +107,27 @@ func New(c Config) *Reporter {
 		last: &lastStanding{},
 	}
 	services := newServiceWriter(c, r.last)
-	states := &stateWriter{Config: c, last: r.last, inBurst: c.Cluster.InBurst, sessions: r.sessions}
+	states := &stateWriter{
+		Config:   c,
+		last:     r.last,
+		inBurst:  c.Cluster.InBurst,
+		sessions: r.sessions,
+	}
 	r.services = daemon.NewLoop(daemon.LoopConfig{
 		Name:  "report",
 		Log:   c.Log,
 		Sync:  services.sync,
 		Burst: c.Cluster.InBurst,
 	})
-	r.states = daemon.NewLoop(daemon.LoopConfig{Name: "state", Log: c.Log, Sync: states.sync})
+	r.states = daemon.NewLoop(daemon.LoopConfig{
+		Name: "state",
+		Log:  c.Log,
+		Sync: states.sync,
+	})
 	return r
 }
 
-// Set has the result of a run written.
+// Set makes the Reporter write the result of a run.
 func (r *Reporter) Set(s Standing) {
 	r.last.Store(&s)
 	r.Kick()
@@ -134,8 +145,12 @@ func (r *Reporter) KickState() { r.states.Kick() }
 // Run writes until ctx is cancelled.
 func (r *Reporter) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return r.services.Run(ctx) })
-	group.Go(func() error { return r.states.Run(ctx) })
+	group.Go(func() error {
+		return r.services.Run(ctx)
+	})
+	group.Go(func() error {
+		return r.states.Run(ctx)
+	})
 	return group.Wait()
 }
 

@@ -27,10 +27,13 @@ type serviceWriter struct {
 // newServiceWriter returns a serviceWriter that has compared nothing yet.
 func newServiceWriter(c Config, last *lastStanding) *serviceWriter {
 	return &serviceWriter{
-		Config:   c,
-		last:     last,
-		pace:     newPace(c.Cluster.InBurst, c.Layer2.Announcing),
-		compared: snapshot{open: map[lb.Key]bool{}, waits: map[lb.Key]bool{}},
+		Config: c,
+		last:   last,
+		pace:   newPace(c.Cluster.InBurst, c.Layer2.Announcing),
+		compared: snapshot{
+			open:  map[lb.Key]bool{},
+			waits: map[lb.Key]bool{},
+		},
 	}
 }
 
@@ -40,7 +43,9 @@ func (w *serviceWriter) sync(ctx context.Context) (again time.Duration, err erro
 	if last == nil || w.Cluster.Uninstalling() {
 		return 0, nil
 	}
-	if wait := w.pace.delay(time.Now()); wait > 0 {
+
+	wait := w.pace.delay(time.Now())
+	if wait > 0 {
 		return wait, nil
 	}
 
@@ -51,8 +56,8 @@ func (w *serviceWriter) sync(ctx context.Context) (again time.Duration, err erro
 	return daemon.Sooner(again, next), err
 }
 
-// compare takes a new snapshot, finds what is to be written, and sends Events on conflicts of addresses. It returns the
-// time until other Services are due, and 0 if none is before something changes.
+// compare takes a new snapshot, finds the Services to write, and sends Events on conflicts of addresses. It returns the
+// time until other Services are due; 0 if none is due before something changes.
 func (w *serviceWriter) compare(last *Standing, at time.Time) (again time.Duration) {
 	next := snapshot{
 		states:   w.Layer2.State().Addresses,
@@ -64,6 +69,7 @@ func (w *serviceWriter) compare(last *Standing, at time.Time) (again time.Durati
 		waits:    w.compared.waits,
 		turn:     at.Sub(turnStart).Truncate(turnTime),
 	}
+
 	conflicts := map[string]bool{}
 	for _, key := range next.due(w.compared) {
 		delete(next.waits, key)
@@ -73,7 +79,8 @@ func (w *serviceWriter) compare(last *Standing, at time.Time) (again time.Durati
 		}
 
 		for _, sentence := range v.L2.Conflicts(w.Node, next.states) {
-			conflicts[sentence], next.open[key] = true, true
+			conflicts[sentence] = true
+			next.open[key] = true
 			if !w.conflicts[sentence] {
 				message := lb.WithRemedies(sentence, lb.AddressConflict)
 				w.Cluster.Event(objectOf(s), s.UID, false, lb.AddressConflict, message)
@@ -86,13 +93,15 @@ func (w *serviceWriter) compare(last *Standing, at time.Time) (again time.Durati
 			next.waits[key] = corrects(u)
 		}
 	}
-	w.conflicts, w.compared = conflicts, next
+
+	w.conflicts = conflicts
+	w.compared = next
 	return again
 }
 
-// update returns what a node writes to a Service, which is nothing if another node writes, and the time until more is
-// due, 0 if that is not before something changes. It marks a Service as open whose conditions are not complete, or are
-// deferred.
+// update returns the update of a Service by this node, which is empty if another node writes. It also returns the time
+// until more is due; 0 if nothing is due before something changes. It marks the Service as open if its conditions are
+// not complete, or are deferred.
 func (s *snapshot) update(
 	node string,
 	last *Standing,
@@ -105,20 +114,21 @@ func (s *snapshot) update(
 		return u, 0
 	}
 
-	l2, record, known := v.L2.OnLinks(node, s.states)
+	l2, record, isKnown := v.L2.OnLinks(node, s.states)
 	v.L2 = l2
-	v.L2.Writer = v.L2.Writer && known
+	v.L2.Writer = v.L2.Writer && isKnown
 	u.Conditions, u.RemoveConditions = conditions(node, service, v, last.Sessions, last.Problems)
 	addAnnouncers(&u, v.L2, record)
 
 	wait = deferNoEndpoint(&u, at)
-	if wait > 0 || !known {
+	if wait > 0 || !isKnown {
 		s.open[v.Service] = true
 	}
+
 	return u, wait
 }
 
-// writeService writes a Service that waits. If the write fails, the Service waits on.
+// writeService writes a Service that waits. If the write fails, the Service stays among those to be written.
 func (w *serviceWriter) writeService(ctx context.Context, last *Standing, key lb.Key) error {
 	s, v := w.compared.read(key)
 	if s == nil {
@@ -137,6 +147,7 @@ func (w *serviceWriter) writeService(ctx context.Context, last *Standing, key lb
 	if after == nil {
 		return nil
 	}
+
 	for _, c := range changed {
 		if c.Type == v1beta1.ConditionAnnouncers {
 			continue // AnnouncedL2 reports the same in words
@@ -144,10 +155,11 @@ func (w *serviceWriter) writeService(ctx context.Context, last *Standing, key lb
 		isNormal := c.Status == metav1.ConditionTrue && c.Reason != string(lb.PortNotServed)
 		w.Cluster.Event(objectOf(s), s.UID, isNormal, lb.Reason(c.Reason), c.Message)
 	}
+
 	return nil
 }
 
 // objectOf returns the object of a Service's Events.
 func objectOf(s *corev1.Service) lb.Object {
-	return lb.Object{Kind: config.KindService, Namespace: s.Namespace, Name: s.Name}
+	return config.ServiceObject(config.KeyOf(s))
 }

@@ -17,19 +17,21 @@ import (
 )
 
 const (
-	// stateInterval is the least time between two writes of changes that can wait; in a burst it is burstWait.
+	// stateInterval is the minimum time between two writes of changes that can wait; in a burst it is burstWait.
 	stateInterval = time.Second
-	// statePace, for each living speaker, is the interval if it is longer: all speakers together write at most a
-	// hundred times a second.
+	// statePace is the minimum interval for each living speaker: all speakers together write at most a hundred times a
+	// second.
 	statePace = 10 * time.Millisecond
-	// refreshInterval is the most time between two writes: it repairs a state that another client changed or deleted.
+	// refreshInterval is the maximum time between two writes. It repairs a state that another client changed or deleted.
 	refreshInterval = 10 * time.Minute
-	// stateResync is the most time between two runs: a silence may have lasted long enough by then.
+	// stateResync is the maximum time between two runs, because a node may have been silent long enough by then.
 	stateResync = 10 * time.Second
 	// writeTime bounds one request, so that a request to an API server that hangs is repeated.
 	writeTime = 5 * time.Second
-	// maxNetworks, maxConflicts, maxProblems, maxClosings, maxListed, maxProxied and maxFaults bound the lists in the
-	// state.
+)
+
+// These constants bound the lists in the state.
+const (
 	maxNetworks  = 16
 	maxConflicts = 32
 	maxProblems  = 32
@@ -37,9 +39,10 @@ const (
 	maxListed    = 128
 	maxProxied   = 4096
 	maxFaults    = 512
-	// maxClosing bounds the message about a Service in bytes.
-	maxClosing = 512
 )
+
+// maxClosing bounds the message about a Service in bytes.
+const maxClosing = 512
 
 // stateWriter writes the SpeakerState of this node. The goroutine of its loop alone uses it.
 type stateWriter struct {
@@ -52,10 +55,12 @@ type stateWriter struct {
 
 	// silence is the part of the state that comes from liveness.
 	silence liveness.Silence
-	// written is the last written state, writtenSilence its part from liveness, and writtenAt the time of the write.
-	written        v1beta1.SpeakerStateStatus
+	// written is the last written state.
+	written v1beta1.SpeakerStateStatus
+	// writtenSilence is the part of written that comes from liveness.
 	writtenSilence liveness.Silence
-	writtenAt      time.Time
+	// writtenAt is the time of the last write.
+	writtenAt time.Time
 }
 
 // sync writes a state that has changed: silence and its end at once, the rest after its interval.
@@ -66,6 +71,7 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 	if err := w.readFormer(ctx); err != nil {
 		return 0, err
 	}
+
 	alive := w.Liveness.Heard()
 	if alive == nil {
 		return 0, nil
@@ -82,23 +88,28 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 		return 0, nil // liveness kicks when all kernels had time to answer
 	}
 
-	tooEarly := func(changed bool) time.Duration {
+	waitFor := func(hasChanged bool) time.Duration {
 		if isUrgent {
 			return 0
 		}
+
 		resync := stateResync
 		if w.inBurst() {
-			resync = slowWait // it may end sooner
+			resync = slowWait // the burst may end sooner
 		}
-		return min(resync, w.interval(changed, len(alive), repeats)-began.Sub(w.writtenAt))
+
+		next := w.interval(hasChanged, len(alive), repeats) - began.Sub(w.writtenAt)
+		return min(resync, next)
 	}
-	wait := tooEarly(true)
+
+	wait := waitFor(true)
 	if wait > 0 {
-		return wait, nil // whether anything has changed or not
+		return wait, nil // too early, whether anything has changed or not
 	}
 
 	want := w.status(len(w.Cluster.SpeakerAddresses()), len(alive))
-	wait = tooEarly(!sameStatus(want, w.written))
+	hasChanged := !sameStatus(want, w.written)
+	wait = waitFor(hasChanged)
 	if wait > 0 {
 		return wait, nil
 	}
@@ -107,6 +118,7 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 	if err := w.send(ctx, want); err != nil {
 		return 0, err
 	}
+
 	w.writtenAt = began
 	return min(stateResync, w.interval(false, len(alive), repeats)), nil
 }
@@ -122,11 +134,13 @@ func (w *stateWriter) readFormer(ctx context.Context) error {
 	defer cancel()
 	state, err := w.Cluster.SpeakerState(ctx, w.Node)
 	if apierrors.IsNotFound(err) {
-		state, err = &v1beta1.SpeakerState{}, nil
+		state = &v1beta1.SpeakerState{}
+		err = nil
 	}
 	if err != nil {
 		return err
 	}
+
 	w.sessions.await(state.Status.Sessions)
 	return nil
 }
@@ -138,6 +152,7 @@ func (w *stateWriter) send(ctx context.Context, s v1beta1.SpeakerStateStatus) er
 	if err := w.Cluster.WriteSpeakerState(ctx, w.Node, s); err != nil {
 		return err
 	}
+
 	if !slices.Equal(s.Unreachable, w.written.Unreachable) {
 		nodes := []string{}
 		for _, n := range s.Unreachable {
@@ -145,59 +160,67 @@ func (w *stateWriter) send(ctx context.Context, s v1beta1.SpeakerStateStatus) er
 		}
 		w.Log.Info("unreachable nodes", "nodes", nodes)
 	}
-	w.written, w.writtenSilence = s, w.silence
+
+	w.written = s
+	w.writtenSilence = w.silence
 	return nil
 }
 
-// interval returns the least time between the last write and the next one. Changed reports whether the state has
-// changed, and repeats whether this node writes for others what it hears.
-func (w *stateWriter) interval(changed bool, alive int, repeats bool) time.Duration {
+// interval returns the minimum time between the last write and the next one. hasChanged reports whether the state has
+// changed, and repeats whether this node writes what it hears for other nodes. alive is the number of living speakers.
+func (w *stateWriter) interval(hasChanged bool, alive int, repeats bool) time.Duration {
 	if w.writtenAt.IsZero() {
 		return 0
 	}
 
-	next, changes := min(w.silence.Interval(w.writtenSilence, repeats), refreshInterval), stateInterval
+	next := min(w.silence.Interval(w.writtenSilence, repeats), refreshInterval)
+	if !hasChanged {
+		return next
+	}
+
+	interval := stateInterval
 	if w.inBurst() {
-		changes = burstWait
+		interval = burstWait
 	}
-	if changed {
-		next = min(next, max(changes, statePace*time.Duration(alive)))
-	}
-	return next
+
+	interval = max(interval, statePace*time.Duration(alive))
+	return min(next, interval)
 }
 
-// sameStatus reports whether two states are equal but for the time of their writing.
+// sameStatus reports whether two states differ at most in the time of their writing.
 func sameStatus(a, b v1beta1.SpeakerStateStatus) bool {
-	a.Observed, b.Observed = nil, nil
+	a.Observed = nil
+	b.Observed = nil
 
 	return reflect.DeepEqual(a, b)
 }
 
-// status returns the state as it should be written. Expected and alive count the speakers of the cluster.
+// status returns the desired state. expected and alive count the speakers of the cluster.
 func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	out := v1beta1.SpeakerStateStatus{
 		Version:     daemon.Version(),
 		KeysVersion: w.KeysVersion(),
-		Members:     v1beta1.MemberCounts{Expected: int32(expected), Alive: int32(alive)},
+		Members: v1beta1.MemberCounts{
+			Expected: int32(expected),
+			Alive:    int32(alive),
+		},
 		Unreachable: silentNodes(w.silence.Unreachable),
 		Silent:      silentNodes(w.silence.Quiet),
 		LinkFails:   w.silence.LinkFails,
 	}
 	w.addAddresses(&out)
 
-	if last := w.last.Load(); last != nil {
+	last := w.last.Load()
+	if last != nil {
 		out.Problems = nodeProblems(last.Problems)
-		out.EgressClosed, out.EgressClosedCount = closedEgress(last.Closings), int32(len(last.Closings))
-		for _, key := range last.Plan.Proxied[:min(len(last.Plan.Proxied), maxProxied)] {
+		out.EgressClosed = closedEgress(last.Closings)
+		out.EgressClosedCount = int32(len(last.Closings))
+		for _, key := range firstOf(last.Plan.Proxied, maxProxied) {
 			out.Proxied = append(out.Proxied, key.String())
 		}
 	}
 
-	faults := w.ProxyFaults()
-	for _, key := range slices.SortedFunc(maps.Keys(faults), lb.Key.Compare)[:min(len(faults), maxFaults)] {
-		fault := v1beta1.ProxyFault{Service: key.String(), Reason: string(faults[key])}
-		out.ProxyFaults = append(out.ProxyFaults, fault)
-	}
+	out.ProxyFaults = proxyFaults(w.ProxyFaults())
 
 	sessions := w.Sessions()
 	awaited, _ := w.sessions.remaining(sessions)
@@ -206,13 +229,32 @@ func (w *stateWriter) status(expected, alive int) v1beta1.SpeakerStateStatus {
 	return out
 }
 
+// firstOf returns the first items of a list, at most n.
+func firstOf[T any](list []T, n int) []T {
+	return list[:min(len(list), n)]
+}
+
+// proxyFaults returns the first faults by Service.
+func proxyFaults(faults map[lb.Key]lb.Reason) (out []v1beta1.ProxyFault) {
+	keys := slices.SortedFunc(maps.Keys(faults), lb.Key.Compare)
+	for _, key := range firstOf(keys, maxFaults) {
+		out = append(out, v1beta1.ProxyFault{
+			Service: key.String(),
+			Reason:  string(faults[key]),
+		})
+	}
+
+	return out
+}
+
 // addAddresses adds the links of this node, their networks, the number of owned addresses, and the addresses in
 // conflict.
 func (w *stateWriter) addAddresses(out *v1beta1.SpeakerStateStatus) {
 	state := w.Layer2.State()
-	out.Links = state.Links[:min(len(state.Links), maxListed)]
+	out.Links = firstOf(state.Links, maxListed)
 	subnets, gateways := w.Layer2.Networks()
-	out.Subnets, out.Gateways = firstTexts(subnets), firstTexts(gateways)
+	out.Subnets = firstTexts(subnets)
+	out.Gateways = firstTexts(gateways)
 
 	for _, a := range state.Addresses {
 		switch {
@@ -222,28 +264,31 @@ func (w *stateWriter) addAddresses(out *v1beta1.SpeakerStateStatus) {
 		default:
 			out.Owned.IPv6++
 		}
+
 		for _, c := range a.Conflicts {
 			addConflict(out, a.Address, c.MAC)
 		}
 	}
+
 	for _, n := range w.foreign.find(&w.Config, w.last.Load()) {
 		addConflict(out, n.Address, n.MAC)
 	}
 }
 
-// firstTexts returns the texts of the first networks, of which the state has maxNetworks.
-func firstTexts[T fmt.Stringer](of []T) (out []string) {
-	for _, one := range of[:min(len(of), maxNetworks)] {
-		out = append(out, one.String())
+// firstTexts returns the first networks as texts.
+func firstTexts[T fmt.Stringer](networks []T) (out []string) {
+	for _, n := range firstOf(networks, maxNetworks) {
+		out = append(out, n.String())
 	}
 	return out
 }
 
-// addConflict adds an address of a pool that a foreign machine has. It skips an address that is there already: an
-// address is unassigned or announced, but both were read at different times.
+// addConflict adds an address of a pool that a foreign machine has. It skips an address that the state has already:
+// announced addresses and unassigned ones were read at different times.
 func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac lb.MAC) {
 	c := v1beta1.AddressConflict{Address: a.String(), MAC: mac.String()}
-	if slices.ContainsFunc(s.Conflicts, func(o v1beta1.AddressConflict) bool { return o.Address == c.Address }) {
+	hasAddress := func(o v1beta1.AddressConflict) bool { return o.Address == c.Address }
+	if slices.ContainsFunc(s.Conflicts, hasAddress) {
 		return
 	}
 
@@ -255,28 +300,37 @@ func addConflict(s *v1beta1.SpeakerStateStatus, a netip.Addr, mac lb.MAC) {
 
 // nodeProblems returns the first problems with their remedies.
 func nodeProblems(problems []lb.Problem) (out []v1beta1.NodeProblem) {
-	for _, p := range problems[:min(len(problems), maxProblems)] {
-		out = append(out, v1beta1.NodeProblem{Reason: string(p.Reason), Message: lb.WithRemedies(p.Message, p.Reason)})
+	for _, p := range firstOf(problems, maxProblems) {
+		out = append(out, v1beta1.NodeProblem{
+			Reason:  string(p.Reason),
+			Message: lb.WithRemedies(p.Message, p.Reason),
+		})
 	}
+
 	return out
 }
 
-// closedEgress returns the first Services of whose pods the node rejects outgoing connections.
+// closedEgress returns the first Services whose pods' outgoing connections the node rejects.
 func closedEgress(closings []lb.EgressClosing) (out []v1beta1.ClosedEgress) {
-	for _, c := range closings[:min(len(closings), maxClosings)] {
+	for _, c := range firstOf(closings, maxClosings) {
 		out = append(out, v1beta1.ClosedEgress{
 			Service:      c.Service.String(),
 			PodAddresses: int32(c.Addresses),
 			Message:      lb.Line(c.Why, maxClosing),
 		})
 	}
+
 	return out
 }
 
-// silentNodes returns nodes that do not answer as the state has them.
+// silentNodes converts nodes that do not answer to their form in the state.
 func silentNodes(nodes []liveness.SilentNode) (out []v1beta1.SilentNode) {
 	for _, n := range nodes {
-		out = append(out, v1beta1.SilentNode{Node: n.Node, Since: v1beta1.NewMicroTime(n.Since)})
+		out = append(out, v1beta1.SilentNode{
+			Node:  n.Node,
+			Since: v1beta1.NewMicroTime(n.Since),
+		})
 	}
+
 	return out
 }
