@@ -229,14 +229,14 @@ func TestIDs(t *testing.T) {
 		all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80))
 	}
 	used, alone := map[uint32]bool{}, 0
-	numbers := ids(all)
+	numbers := serverIDs(all)
 	for _, e := range all {
 		id := numbers[e]
 		if id == 0 || id >= 1<<idBits || used[id] {
 			t.Fatalf("%v has the number %d", e, id)
 		}
 		used[id] = true
-		if ids([]netip.AddrPort{e})[e] == id {
+		if serverIDs([]netip.AddrPort{e})[e] == id {
 			alone++
 		}
 	}
@@ -248,7 +248,7 @@ func TestIDs(t *testing.T) {
 func TestCommands(t *testing.T) {
 	s := world("")
 	s.Services = s.Services[:1]
-	numbers := ids(s.Services[0].Ports[0].Endpoints)
+	numbers := serverIDs(s.Services[0].Ports[0].Endpoints)
 	first, second := numbers[endpoint("10.244.0.5:8080")], numbers[endpoint("10.244.1.6:8080")]
 	words := " weight 16 send-proxy-v2 check inter 5000ms rise 1 fall 3"
 	const name = "shop:tcp:80"
@@ -379,7 +379,7 @@ func FuzzConfig(f *testing.F) {
 				t.Errorf("%q", c)
 			}
 		}
-		if _, ok := methods[lb.Method(method)]; len(s.sorted()) == 0 && ok && service.usable() {
+		if _, ok := methods[lb.Method(method)]; len(s.sorted()) == 0 && ok && service.isUsable() {
 			t.Error("a usable Service is left out")
 		}
 	})

@@ -7,68 +7,84 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Each reload leaves an old worker until its last connection ends. Edits share reloads, and while there are MaxOld old
-// workers they wait for the end of one; no edit waits for more than maxWait, even if the oldest has to end for it.
+// Each reload leaves an old worker, which runs until its last connection ends. So edits share reloads, and wait while
+// there are MaxOld old workers.
 const (
+	// minPause is the minimum time between two reloads.
 	minPause = 500 * time.Millisecond
-	maxWait  = time.Minute
-	// MaxOld is how many old workers there may be without the end of the oldest.
+	// maxWait is the maximum time for which an edit waits. After it the oldest worker is ended.
+	maxWait = time.Minute
+	// MaxOld is the number of old workers that may keep running.
 	MaxOld = 2
 )
 
-// Due returns when the next reload may be: the last one began at last, and edits wait since.
+// Due returns the time from which the next reload may begin. old is the number of old workers, last the time of the
+// last reload, and since the time from which edits wait.
 func Due(old int, last, since time.Time) time.Time {
 	limit := since.Add(maxWait)
-	if due := last.Add(minPause); old < MaxOld && due.Before(limit) {
+	due := last.Add(minPause)
+	if old < MaxOld && due.Before(limit) {
 		return due
 	}
+
 	return limit
 }
 
-// unused returns a function that takes from a Service the ports on which these Services listen.
-func unused(services []Service) func(Service) Service {
+// withoutPortsOf returns a function that removes the ports on which these Services listen from another Service.
+func withoutPortsOf(services []Service) func(Service) Service {
 	used := map[uint16]bool{}
 	for _, s := range services {
 		for _, p := range s.Ports {
 			used[p.Listen] = true
 		}
 	}
+
 	return func(s Service) Service {
-		s.Ports = slices.DeleteFunc(slices.Clone(s.Ports), func(p Port) bool { return used[p.Listen] })
+		s.Ports = slices.DeleteFunc(slices.Clone(s.Ports), func(p Port) bool {
+			return used[p.Listen]
+		})
 		return s
 	}
 }
 
-// lingerTime is how long proxies go on to serve a Service that is no longer wanted: speakers lead connections to them,
-// and the controller believes that they serve it, until both have heard of the change.
+// lingerTime is the time for which proxies continue to serve a Service that is no longer wanted. Until speakers and the
+// controller have read of the change, speakers send connections to the proxies.
 const lingerTime = 10 * time.Second
 
-// Linger returns the Services that are wanted, and for a while what else its last result had, as it was; until holds
-// when each of these ends. A port that another Service needs does not linger.
+// Linger returns the wanted Services, and the other Services of its last result, unchanged, for lingerTime. until has
+// the time at which each of these ends; Linger updates it. A port that another Service needs does not linger.
 func Linger(last, want []Service, until map[lb.Key]time.Time, at time.Time) []Service {
-	out, free, wanted := slices.Clone(want), unused(want), map[lb.Key]bool{}
+	out := slices.Clone(want)
+	isWanted := map[lb.Key]bool{}
 	for _, s := range want {
-		wanted[s.Key] = true
+		isWanted[s.Key] = true
 		delete(until, s.Key)
 	}
+
+	withoutWanted := withoutPortsOf(want)
 	for _, s := range last {
-		if wanted[s.Key] {
+		if isWanted[s.Key] {
 			continue
 		}
+
 		if until[s.Key].IsZero() {
 			until[s.Key] = at.Add(lingerTime)
 		}
-		if s = free(s); len(s.Ports) == 0 || !at.Before(until[s.Key]) {
+
+		s = withoutWanted(s)
+		hasEnded := !at.Before(until[s.Key])
+		if hasEnded || len(s.Ports) == 0 {
 			delete(until, s.Key)
-			continue
+		} else {
+			out = append(out, s)
 		}
-		out = append(out, s)
 	}
+
 	return out
 }
 
-// Refresh returns the Services in force with the endpoints of the ports that are wanted: a port that is no longer
-// wanted has none.
+// Refresh returns the Services in force with the endpoints of the wanted ports. A port that is no longer wanted has
+// none.
 func Refresh(inForce, want []Service) (out []Service) {
 	type port struct {
 		key  lb.Key
@@ -77,15 +93,19 @@ func Refresh(inForce, want []Service) (out []Service) {
 	endpoints := map[port]Port{}
 	for _, s := range want {
 		for _, p := range s.Ports {
-			endpoints[port{s.Key, p.Port}] = p
+			endpoints[port{key: s.Key, port: p.Port}] = p
 		}
 	}
+
 	for _, s := range inForce {
 		s.Ports = slices.Clone(s.Ports)
 		for i, p := range s.Ports {
-			s.Ports[i].Endpoints = endpoints[port{s.Key, p.Port}].Endpoints
+			wanted := endpoints[port{key: s.Key, port: p.Port}]
+			s.Ports[i].Endpoints = wanted.Endpoints
 		}
+
 		out = append(out, s)
 	}
+
 	return out
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// methods are the lines of each method. A hash is consistent: otherwise HAProxy takes no new servers at run time, and
-// each change moves all clients.
+// methods has the lines of each method. Hashes must be consistent: otherwise HAProxy accepts no new servers at run
+// time, and each change moves all clients.
 var methods = map[lb.Method][]string{
 	lb.RoundRobin:       {"balance roundrobin"},
 	lb.LeastConnections: {"balance leastconn"},
@@ -19,16 +19,18 @@ var methods = map[lb.Method][]string{
 	lb.SourceIPPort:     {"balance hash src,concat(:,sess.port)", consistent},
 }
 
+// consistent is the line that makes a hash consistent.
 const consistent = "hash-type consistent sdbm avalanche"
 
-// headers are the words of a server, by the version of the header.
+// headers has the argument of a server for each version of the PROXY header.
 var headers = []string{"", "send-proxy", "send-proxy-v2"}
 
 // Config is a configuration of HAProxy.
 type Config struct {
-	// Text is the file. It has the servers, so that a restart begins with them.
+	// Text is the content of the file. It has the servers, so that a restart begins with them.
 	Text string
-	// Hash is of all but the servers, which change without a reload. The running worker shows it as its description.
+	// Hash is a digest of everything but the servers, which change without a reload. The running worker shows it as its
+	// description.
 	Hash string
 }
 
@@ -37,8 +39,9 @@ func (s State) Config() (c Config) {
 	var fixed, text strings.Builder
 	global := s.global()
 	fixed.WriteString(global)
+
 	for _, service := range s.sorted() {
-		fixed.WriteString(service.words())
+		fixed.WriteString(service.serverArguments())
 		rejects := service.rejects(s.Directory) // once for all ports: they may be long
 		for _, p := range service.Ports {
 			section := service.section(p, s, rejects)
@@ -49,20 +52,22 @@ func (s State) Config() (c Config) {
 			}
 		}
 	}
+
 	c.Hash = Digest(fixed.String())
 	c.Text = "global\n  description " + c.Hash + "\n" + global + text.String()
 	return c
 }
 
-// What the kernel keeps for a connection, in octets; it takes twice as much for its own bookkeeping. The largest buffer
-// is of what it sends to a client, who may be far away.
 const (
-	toClient    = 64 << 10
+	// clientBuffer is the size of the kernel's buffer for data to a client, in bytes. It is the largest buffer, since a
+	// client may be far away. The kernel uses twice as much for its own bookkeeping.
+	clientBuffer = 64 << 10
+	// otherBuffer is the size of the other buffers of a connection.
 	otherBuffer = 32 << 10
 )
 
-// global is the part that all Services share, without its first lines. Workers have a parent of ours, which ends old
-// ones. Two HAProxies that may share a port would share its clients.
+// global returns the part of the configuration that all Services share, without its first lines. The proxy's own parent
+// process ends old workers. noreuseport: two HAProxies that share a port would share its clients.
 func (s State) global() string {
 	return fmt.Sprintf(`  maxconn %d
   nbthread %d
@@ -80,30 +85,35 @@ defaults
   option redispatch 1
 backend %s
   stick-table type integer size 16 expire 1h store conn_cur
-`, s.maxConn(), max(1, s.Threads), toClient, otherBuffer, otherBuffer, otherBuffer,
+`, s.maxConn(), max(1, s.Threads), clientBuffer, otherBuffer, otherBuffer, otherBuffer,
 		SocketVariable, path.Join(s.Directory, StatesFile), streams)
 }
 
 const (
 	// SocketVariable is the variable of the environment that names a worker's socket for commands.
 	SocketVariable = "HOLDFAST_SOCKET"
-	// StatesFile is in Engine.Directory, as InternalFile, which has State.Internal.
-	StatesFile   = "states"
+	// StatesFile is the file in Engine.Directory with the states of the servers.
+	StatesFile = "states"
+	// InternalFile is the file in Engine.Directory with State.Internal.
 	InternalFile = "internal.lst"
 )
 
-// streams is a section without servers that counts requests of HTTP/2, of which one connection of a client may have
-// many, each with a connection to an endpoint. No Service has its name.
+// streams is a section without servers that counts requests of HTTP/2. One connection of a client may have many of
+// them, each with a connection to an endpoint. No Service has this name.
 const streams = "streams"
 
-// section is a port of a Service without its servers. Its listeners have the ids 1 for IPv4 and 2 for IPv6, by which
-// rules tell the families apart: HAProxy compares an IPv4 address with IPv6 ranges too, so that ::/0 contains all of
-// them. The name of a listener is the Service's address.
-func (s Service) section(p Port, of State, rejects []string) string {
+// section returns the section of a port of a Service, without its servers. Its listeners have the ids 1 for IPv4 and 2
+// for IPv6, by which rules distinguish the families: HAProxy compares an IPv4 address with IPv6 ranges too, so that
+// ::/0 would contain all IPv4 addresses. The name of a listener is the Service's address.
+func (s Service) section(p Port, state State, rejects []string) string {
 	var b strings.Builder
-	line := func(words ...string) { b.WriteString("  " + strings.Join(words, " ") + "\n") }
+	line := func(words ...string) {
+		b.WriteString("  " + strings.Join(words, " ") + "\n")
+	}
+
 	b.WriteString("listen " + backend(s.Key, p.Port) + "\n")
-	listen, tls := strconv.Itoa(int(p.Listen)), s.tls(of.Directory)
+	listen := strconv.Itoa(int(p.Listen))
+	tls := s.tls(state.Directory)
 	for _, a := range s.Addresses {
 		if a.Is4() {
 			line("bind", "0.0.0.0:"+listen, "id 1 name "+a.String()+tls)
@@ -111,108 +121,140 @@ func (s Service) section(p Port, of State, rejects []string) string {
 			line("bind", "[::]:"+listen, "v6only id 2 name "+a.String()+tls)
 		}
 	}
-	// The Service's address and port first: headers and rules must not see the proxy's own.
+
+	// The Service's address and port come first: headers and rules must not see the proxy's own.
 	line("tcp-request connection set-dst so_name")
 	line("tcp-request connection set-dst-port", "int("+strconv.Itoa(int(p.Port))+")")
 	for _, l := range rejects {
 		line(l)
 	}
+
 	if s.Method == lb.SourceIPPort {
 		line("tcp-request connection set-var(sess.port) src_port")
 	}
-	s.mode(line, p, of.maxConn())
+
+	s.writeMode(line, p, state.maxConn())
 	for _, l := range methods[s.Method] {
 		line(l)
 	}
+
 	return b.String()
 }
 
-func (s Service) http() bool { return s.HTTP || s.Certificate != "" && s.Header == 0 }
+// isHTTP reports whether proxies read the HTTP of the Service.
+func (s Service) isHTTP() bool {
+	terminatesTLS := s.Certificate != ""
+	return s.HTTP || terminatesTLS && s.Header == 0
+}
 
-// tls are the words of a listener where TLS ends.
+// tls returns the arguments of a listener that terminates TLS; "" for none.
 func (s Service) tls(directory string) string {
 	if s.Certificate == "" {
 		return ""
 	}
+
 	words := " ssl crt " + path.Join(directory, PairFile(s.Certificate)) + " ssl-min-ver TLSv1.2"
-	if s.http() {
+	if s.isHTTP() {
 		words += " alpn h2,http/1.1"
 	}
+
 	return words
 }
 
-// rejects are the lines of the source lists again: pods, and routers with routes to pods, reach the proxy past the
-// filter.
+// rejects returns the lines that enforce the source lists. The proxy enforces them too, because pods, and routers with
+// routes to pods, bypass the filter.
 func (s Service) rejects(directory string) (out []string) {
 	if !s.HasRanges() {
 		return nil
 	}
-	line := func(words ...string) { out = append(out, strings.Join(words, " ")) }
+
+	line := func(words ...string) {
+		out = append(out, strings.Join(words, " "))
+	}
 	except := ""
 	if s.InternalAllowed {
 		line("acl own src -f", path.Join(directory, InternalFile))
 		except = "!own"
 	}
+
 	for _, a := range s.Addresses {
 		version, listener := "4", "{ so_id 1 }"
 		if a.Is6() {
 			version, listener = "6", "{ so_id 2 }"
 		}
+
 		acl := func(name string, list []netip.Prefix) string {
-			file, text := list4or6(list, a)
+			file, text := sourceFile(list, a)
 			if text == "" {
 				return ""
 			}
+
 			line("acl", name+version, "src -f", path.Join(directory, file))
 			return name + version
 		}
 		reject := func(condition string) {
-			line(strings.Fields("tcp-request connection reject if " + listener + " " + except + " " + condition)...)
+			rule := "tcp-request connection reject if " + listener + " " + except + " " + condition
+			line(strings.Fields(rule)...)
 		}
-		if name := acl("deny", s.Deny); name != "" {
-			reject(name)
+
+		denied := acl("deny", s.Deny)
+		if denied != "" {
+			reject(denied)
 		}
-		switch name := acl("allow", s.Allow); {
+
+		allowed := acl("allow", s.Allow)
+		switch {
 		case !s.Restricted:
-		case name == "":
+		case allowed == "":
 			reject("")
 		default:
-			reject("!" + name)
+			reject("!" + allowed)
 		}
 	}
+
 	return out
 }
 
-// mode is TCP or HTTP with its times and check.
-func (s Service) mode(line func(...string), p Port, maxStreams int) {
+// writeMode writes the mode of a section, TCP or HTTP, with its timeouts and checks.
+func (s Service) writeMode(line func(...string), p Port, maxStreams int) {
 	line("timeout client", milliseconds(s.Client))
 	line("timeout server", milliseconds(s.Member))
 	line("timeout connect", milliseconds(s.Connect))
+
 	if s.Monitor != nil {
 		line("timeout check", milliseconds(s.Monitor.Timeout))
 	}
-	if !s.http() {
-		line("mode tcp")
-		if s.Inspect > 0 {
-			line("tcp-request inspect-delay", milliseconds(s.Inspect))
-			line("tcp-request content accept if { req.len gt 0 }")
-		}
+
+	if s.isHTTP() {
+		s.writeHTTP(line, p, maxStreams)
 		return
 	}
+
+	line("mode tcp")
+	if s.Inspect > 0 {
+		line("tcp-request inspect-delay", milliseconds(s.Inspect))
+		line("tcp-request content accept if { req.len gt 0 }")
+	}
+}
+
+// writeHTTP writes the mode of a section whose HTTP the proxy reads.
+func (s Service) writeHTTP(line func(...string), p Port, maxStreams int) {
 	line("mode http")
-	// A client that sends its request octet by octet is idle too.
+	// A client that sends its request byte by byte is idle too.
 	line("timeout http-request", milliseconds(s.Client))
 	if s.HTTP {
 		line("option forwardfor")
 	} else {
-		line("http-request del-header X-Forwarded-For") // it would stand beside true headers
+		line("http-request del-header X-Forwarded-For") // a client's header is not trustworthy
 	}
+
 	scheme := "http"
 	if s.Certificate != "" {
 		scheme = "https"
 		line("http-request track-sc0 int(1) table", streams)
 		line("http-request deny deny_status 503 if { sc0_conn_cur gt", strconv.Itoa(maxStreams), "}")
 	}
+
 	line("http-request set-header X-Forwarded-Proto", scheme)
 	line("http-request set-header X-Forwarded-Port", strconv.Itoa(int(p.Port)))
 	if s.Monitor != nil {
@@ -225,31 +267,39 @@ func (s Service) mode(line func(...string), p Port, maxStreams int) {
 type server struct {
 	name string
 	id   uint32
-	// arguments are the same in the file and in a command: HAProxy takes no defaults of the section for the latter.
+	// arguments are the same in the file and in a command: a command does not use the defaults of the section.
 	arguments string
 }
 
-// words are the settings of each server of the Service.
-func (s Service) words() string {
+// serverArguments returns the arguments that all servers of the Service have.
+func (s Service) serverArguments() string {
 	// Consistent hashing spreads by the number of points, 16 for each unit of weight.
-	words := " weight 16"
-	if h := headers[s.Header]; h != "" {
-		words += " " + h
+	out := " weight 16"
+	header := headers[s.Header]
+	if header != "" {
+		out += " " + header
 	}
-	if m := s.Monitor; m != nil {
-		words += " check inter " + milliseconds(m.Delay) + " rise " + count(m.Rise) + " fall " + count(m.Fall)
+
+	m := s.Monitor
+	if m != nil {
+		out += " check inter " + milliseconds(m.Delay)
+		out += " rise " + count(m.Rise) + " fall " + count(m.Fall)
 	}
-	return words
+
+	return out
 }
 
 // servers returns a server of the backend for each endpoint of a port.
 func (s Service) servers(p Port) (out []server) {
-	words, numbers := s.words(), ids(p.Endpoints)
+	common := s.serverArguments()
+	ids := serverIDs(p.Endpoints)
 	for _, e := range p.Endpoints {
 		out = append(out, server{
-			name: e.Addr().String() + "_" + strconv.Itoa(int(e.Port())), id: numbers[e],
-			arguments: fmt.Sprintf("%s id %d%s", e, numbers[e], words),
+			name:      e.Addr().String() + "_" + strconv.Itoa(int(e.Port())),
+			id:        ids[e],
+			arguments: fmt.Sprintf("%s id %d%s", e, ids[e], common),
 		})
 	}
+
 	return out
 }
