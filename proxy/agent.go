@@ -29,48 +29,60 @@ import (
 )
 
 const (
-	// closedInterval is how often the agent tries to delete servers that had connections.
+	// closedInterval is the time between two attempts to delete servers that had connections.
 	closedInterval = 10 * time.Second
-	// retryTime is after how long a configuration that was refused is tried again: a port may be free, or a worker may
-	// have been too slow.
+	// retryTime is the time after which a configuration that was refused is tried again. A port may be free by then, or a
+	// worker may have been too slow.
 	retryTime = time.Minute
-	// commandsInLine in a line fit the engine's buffer of 16 KiB: the longest has some 320 characters.
+	// commandsInLine is the number of commands in a line that fit the engine's buffer of 16 KiB. The longest command has
+	// some 320 characters.
 	commandsInLine = 32
-	// maxThreads are an HAProxy's, and lessThreads where more than fewSeats namespaces may have one; fewer where there
-	// are fewer processors.
-	maxThreads, lessThreads, fewSeats = 4, 2, 4
-	program                           = "/usr/sbin/haproxy"
+	// program is the path of HAProxy.
+	program = "/usr/sbin/haproxy"
 )
 
+const (
+	// maxThreads bounds the threads of an HAProxy.
+	maxThreads = 4
+	// lessThreads bounds the threads of an HAProxy if more than fewSeats namespaces may have one.
+	lessThreads = 2
+	fewSeats    = 4
+)
+
+// cluster reads the objects of the API server.
 type cluster interface {
 	Synced() bool
 	Objects() config.Objects
 }
 
-// agent gives the engine what the cluster wants of it: each namespace that has proxied Services is a tenant.
+// agent writes the desired state of the engine. Each namespace that has proxied Services is a tenant.
 type agent struct {
-	log      *slog.Logger
+	log *slog.Logger
+	// dir is the directory that it shares with the engine.
 	dir      string
 	cluster  cluster
 	compiler config.Compiler
 	options  config.Options
-	// engine is how the HAProxy of a namespace runs, but for its directory.
+	// engine has the settings of the HAProxy of each namespace, without the directory.
 	engine   haproxy.Engine
 	maxSeats int
 	bounds   haproxy.Bounds
-	// desired is what the cluster wants of the proxies, of all namespaces.
+	// desired returns the desired state of the proxies of all namespaces.
 	desired func() haproxy.State
-	// program is HAProxy, which looks at certificates.
+	// program is the path of HAProxy, which checks certificates.
 	program      string
 	certificates *certificates
-	// certified is what the Services have of their Secrets.
-	certified certified
-	// read: the API server has answered about each Secret once. Until then a Service could lose the pair that it has.
-	read bool
-	// told is what the engine was given last.
-	told string
-	// logged are the ports, and unseated the namespaces, of the last warning.
-	logged, unseated string
+	// certified has the pairs and faults of the Services.
+	certified secretView
+	// areSecretsRead reports whether the API server has answered about each Secret once. Until then a Service could lose
+	// the pair that it has.
+	areSecretsRead bool
+	// written is the last desired state that was written for the engine.
+	written string
+	// clashLogged has the ports of the last warning about ports.
+	clashLogged string
+	// unseatedLogged has the namespaces of the last warning about seats.
+	unseatedLogged string
 
 	mu      sync.Mutex
 	tenants map[string]*tenant
@@ -78,13 +90,15 @@ type agent struct {
 	begin func(*tenant)
 	kick  func()
 
-	// served are the Services of the last run, and lingers when each of them ends that is no longer wanted.
-	served  []haproxy.Service
+	// served are the Services of the last run.
+	served []haproxy.Service
+	// lingers has the time at which each Service ends that is no longer wanted.
 	lingers map[lb.Key]time.Time
 
 	reloads *prometheus.CounterVec
 }
 
+// newAgent returns an agent that has read nothing yet.
 func newAgent(log *slog.Logger, dir string) *agent {
 	a := &agent{
 		log:       log,
@@ -95,58 +109,71 @@ func newAgent(log *slog.Logger, dir string) *agent {
 		kick:      func() {},
 		lingers:   map[lb.Key]time.Time{},
 		program:   program,
-		certified: certified{complete: true},
+		certified: secretView{complete: true},
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_proxy_reloads_total",
 			Help: "Configurations that the agent gave to the HAProxy of a namespace, by result: " +
 				"done or refused. A refused one is a fault of Holdfast.",
 		}, []string{"namespace", "result"}),
 	}
-	a.desired = a.want
-	a.certificates = &certificates{log: log, takes: a.take, secrets: map[lb.Key]*secret{}, kept: map[lb.Key]*pair{}}
+	a.desired = a.compile
+	a.certificates = &certificates{
+		log:     log,
+		check:   a.checkPair,
+		secrets: map[lb.Key]*secret{},
+		kept:    map[lb.Key]*pair{},
+	}
 	return a
 }
 
+// agentMain runs the agent with the arguments of the command line, and returns the exit code.
 func agentMain(args []string) int {
 	var s daemon.Settings
-	options := config.Options{ForSpeaker: true}
 	a := newAgent(nil, shared)
+	a.options.ForSpeaker = true
 	f := flag.NewFlagSet("holdfast-proxy agent", flag.ContinueOnError)
 	s.Define(f, healthListen)
-	options.Define(f)
-	f.IntVar(
-		&a.engine.MaxConn,
-		"max-connections",
-		1000,
-		"most `connections` of all Services of a namespace at once; fewer where the file limit is low",
-	)
-	var own []uint16
-	return daemon.Main("holdfast-proxy", &s, func() error {
+	a.options.Define(f)
+	f.IntVar(&a.engine.MaxConn, "max-connections", 1000,
+		"most `connections` of all Services of a namespace at once; fewer where the file limit is low")
+
+	parse := func() error {
 		if err := s.Parse(f, args); err != nil {
 			return err
 		}
-		if options.Proxy.Service == (lb.Key{}) || a.engine.MaxConn < 4 {
+		if a.options.Proxy.Service == (lb.Key{}) || a.engine.MaxConn < 4 {
 			return errors.New("want --proxies, and four connections at least")
 		}
-		if a.maxSeats = options.Proxy.MaxNamespaces; a.maxSeats < 1 {
+
+		a.maxSeats = a.options.Proxy.MaxNamespaces
+		if a.maxSeats < 1 {
 			return errors.New("want --proxy-max-namespaces, one at least")
 		}
-		for _, listen := range []string{s.MetricsListen, s.HealthListen, s.DebugListen, ":7950"} {
-			if a, err := net.ResolveTCPAddr("tcp", listen); err == nil {
-				own = append(own, uint16(a.Port))
-			}
-		}
+
+		a.bounds.Own = portsOf(s.MetricsListen, s.HealthListen, s.DebugListen, ":7950")
 		return nil
-	}, func(ctx context.Context, log *slog.Logger) error {
+	}
+	return daemon.Main("holdfast-proxy", &s, parse, func(ctx context.Context, log *slog.Logger) error {
 		k8s.LogTo(log)
 		a.log = log
 		a.certificates.log = log
-		a.options = options
-		a.bounds.Own = own
 		return a.run(ctx, s)
 	})
 }
 
+// portsOf returns the ports of the addresses that are set.
+func portsOf(addresses ...string) (out []uint16) {
+	for _, text := range addresses {
+		address, err := net.ResolveTCPAddr("tcp", text)
+		if err == nil {
+			out = append(out, uint16(address.Port))
+		}
+	}
+
+	return out
+}
+
+// run runs the agent until ctx is cancelled.
 func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 	clients, err := k8s.Connect(s.Kubeconfig, "holdfast-proxy")
 	if err != nil {
@@ -155,7 +182,12 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 	if err := clients.WaitForVersion(ctx, a.log); err != nil {
 		return err
 	}
-	loop := daemon.NewLoop(daemon.LoopConfig{Name: "proxy", Log: a.log, Sync: a.sync})
+
+	loop := daemon.NewLoop(daemon.LoopConfig{
+		Name: "proxy",
+		Log:  a.log,
+		Sync: a.sync,
+	})
 	objects := k8s.New(clients, k8s.Config{
 		Log:       a.log,
 		Component: "holdfast-proxy",
@@ -167,37 +199,38 @@ func (a *agent) run(ctx context.Context, s daemon.Settings) error {
 	a.cluster = objects
 	a.measure()
 	_ = os.Remove(filepath.Join(a.dir, tryFile)) // of an agent that was killed
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(daemon.BuildInfo(), daemon.Stderr.Dropped(), a.reloads, traffic{a})
+
 	group, ctx := errgroup.WithContext(ctx)
-	a.certificates.kick, a.kick = loop.Kick, loop.Kick
-	a.begin = func(t *tenant) {
-		loop := daemon.NewLoop(daemon.LoopConfig{Name: "proxy " + t.namespace, Log: t.log, Sync: t.sync})
+	a.certificates.kick = loop.Kick
+	a.kick = loop.Kick
+	a.begin = func(t *tenant) { t.begin(ctx, group) }
+	a.certificates.follow = func(secret lb.Key, receive func(*corev1.Secret, error) error) func() {
 		ctx, stop := context.WithCancel(ctx)
-		t.kick, t.stop = loop.Kick, stop
-		group.Go(func() error { return loop.Run(ctx) })
-	}
-	a.certificates.follow = func(secret lb.Key, see func(*corev1.Secret, error) error) func() {
-		ctx, stop := context.WithCancel(ctx)
-		group.Go(func() error { objects.FollowSecret(ctx, secret, see); return nil })
+		group.Go(func() error {
+			objects.FollowSecret(ctx, secret, receive)
+			return nil
+		})
 		return stop
 	}
+
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(daemon.BuildInfo(), daemon.Stderr.Dropped(), a.reloads, traffic{a})
+	metrics := prometheus.Gatherers{registry, prometheus.GathererFunc(gatherEngine)}
+	isAlive := func() error { return checkRun(loop.Began()) }
+	health := daemon.Health(isAlive, daemon.AlwaysHealthy)
+
 	group.Go(func() error { return objects.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
-	metrics := prometheus.Gatherers{registry, prometheus.GathererFunc(gatherEngine)}
-	group.Go(func() error { return s.ServeMetrics(ctx, metrics, clients.MetricsReaders(), k8s.SelfSigned) })
 	group.Go(func() error {
-		return daemon.Serve(
-			ctx,
-			s.HealthListen,
-			daemon.Health(func() error { return alive(loop.Began()) }, daemon.AlwaysHealthy),
-			nil,
-		)
+		return s.ServeMetrics(ctx, metrics, clients.MetricsReaders(), k8s.SelfSigned)
+	})
+	group.Go(func() error {
+		return daemon.Serve(ctx, s.HealthListen, health, nil)
 	})
 	return group.Wait()
 }
 
-// measure finds out what the pod has: the engine runs in the same, with the same limits.
+// measure reads the limits and families of the pod. The engine runs in the same pod, with the same limits.
 func (a *agent) measure() {
 	var limit unix.Rlimit
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // it fails for unknown limits only
@@ -206,31 +239,36 @@ func (a *agent) measure() {
 	if a.maxSeats > fewSeats {
 		threads = lessThreads
 	}
+
 	a.engine.Threads = min(threads, runtime.NumCPU())
-	for family, address := range map[lb.Family]string{lb.IPv4: "0.0.0.0:0", lb.IPv6: "[::]:0"} {
-		if l, err := net.Listen("tcp", address); err == nil {
+	anyAddress := map[lb.Family]string{lb.IPv4: "0.0.0.0:0", lb.IPv6: "[::]:0"}
+	for family, address := range anyAddress {
+		l, err := net.Listen("tcp", address)
+		if err == nil {
 			l.Close()
 			a.bounds.Families = append(a.bounds.Families, family)
 		}
 	}
+
 	slices.Sort(a.bounds.Families)
 }
 
-func (a *agent) want() haproxy.State {
+// compile returns the desired state of the proxies of all namespaces, from the objects of the API server.
+func (a *agent) compile() haproxy.State {
 	state, _ := a.compiler.Compile(a.cluster.Objects(), a.options)
+	endpoints, _ := a.compiler.ReadyEndpoints(state, a.options.Proxy) // the controller reports omitted endpoints
+	a.certified = a.certificates.resolve(state.Services, time.Now())
+
 	bounds := a.bounds
-	endpoints, _ := a.compiler.ReadyEndpoints(state, a.options.Proxy) // the controller reports what is left out
-	a.certified = a.certificates.look(state.Services, time.Now())
 	bounds.Certificates = a.certified.digests
 	services, clash := haproxy.Compile(state.Services, endpoints, bounds)
-	if text := fmt.Sprint(clash); text != a.logged {
-		a.log.Warn(
-			"proxies listen on some node ports for other purposes: give these ports of Services other ones",
-			"ports",
-			lb.SomeOf(clash),
-		)
-		a.logged = text
+	text := fmt.Sprint(clash)
+	if text != a.clashLogged {
+		a.log.Warn("proxies listen on some node ports for other purposes: give these ports of Services other ones",
+			"ports", lb.SomeOf(clash))
+		a.clashLogged = text
 	}
+
 	want := haproxy.State{Engine: a.engine, Services: services}
 	for _, n := range state.Nodes {
 		want.Internal = append(want.Internal, n.Pods...)
@@ -238,32 +276,41 @@ func (a *agent) want() haproxy.State {
 			want.Internal = append(want.Internal, netip.PrefixFrom(address, address.BitLen()))
 		}
 	}
+
 	return want
 }
 
-// sync gives each tenant what the cluster wants of it, and the engine the namespaces that have a seat.
+// sync sets the desired state of each tenant, and writes the namespaces that have a seat for the engine.
 func (a *agent) sync(context.Context) (again time.Duration, err error) {
 	if !a.cluster.Synced() {
-		return 0, nil // it kicks
+		return 0, nil // the cluster kicks
 	}
-	want, began := a.desired(), time.Now()
-	if a.read = a.read || a.certified.complete; !a.read {
+
+	want := a.desired()
+	began := time.Now()
+	a.areSecretsRead = a.areSecretsRead || a.certified.complete
+
+	if !a.areSecretsRead {
 		return 0, nil // each answer kicks
 	}
+
 	want.Services = haproxy.Linger(a.served, want.Services, a.lingers, began)
 	a.served = want.Services
 	for _, end := range a.lingers {
 		again = daemon.Sooner(again, end.Sub(began))
 	}
-	return daemon.Sooner(again, a.certified.again), a.seat(want)
+
+	return daemon.Sooner(again, a.certified.again), a.setTenants(want)
 }
 
-// seat gives tenants their states. Those that have a seat keep it; others get one by their names, as long as there are.
-func (a *agent) seat(want haproxy.State) error {
+// setTenants sets the desired states of the tenants, and writes the desired state of the engine.
+func (a *agent) setTenants(want haproxy.State) error {
 	services := map[string][]haproxy.Service{}
 	for _, s := range want.Services {
-		services[s.Key.Namespace] = append(services[s.Key.Namespace], s)
+		namespace := s.Key.Namespace
+		services[namespace] = append(services[namespace], s)
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for name, t := range a.tenants {
@@ -273,6 +320,18 @@ func (a *agent) seat(want haproxy.State) error {
 			a.reloads.DeletePartialMatch(prometheus.Labels{"namespace": name})
 		}
 	}
+
+	a.seatTenants(services, want.Internal)
+	if a.written == "" {
+		a.clear()
+	}
+
+	return a.writeDesired()
+}
+
+// seatTenants sets the Services of each tenant. Tenants that have a seat keep it. Others get seats by their names, as
+// long as there are seats. The caller holds mu.
+func (a *agent) seatTenants(services map[string][]haproxy.Service, internal []netip.Prefix) {
 	var unseated []string
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		t := a.tenants[name]
@@ -280,50 +339,63 @@ func (a *agent) seat(want haproxy.State) error {
 			unseated = append(unseated, name)
 			continue
 		}
+
 		isNew := t == nil
 		if isNew {
 			t = newTenant(a, name)
 			a.tenants[name] = t
 		}
-		t.set(haproxy.State{Engine: t.engine, Services: services[name], Internal: want.Internal})
+
+		t.set(haproxy.State{
+			Engine:   t.engine,
+			Services: services[name],
+			Internal: internal,
+		})
 		if isNew {
-			a.begin(t) // its first run must know what is wanted: nothing would close all ports
+			a.begin(t) // after set, since a first run without Services would close all ports
 		}
 	}
-	if text := fmt.Sprint(unseated); len(unseated) > 0 && text != a.unseated {
-		a.log.Warn("namespaces get no HAProxy: all seats are taken", "namespaces", lb.SomeOf(unseated), "seats", a.maxSeats)
-		a.unseated = text
+
+	text := fmt.Sprint(unseated)
+	if len(unseated) > 0 && text != a.unseatedLogged {
+		a.log.Warn("namespaces get no HAProxy: all seats are taken",
+			"namespaces", lb.SomeOf(unseated), "seats", a.maxSeats)
+		a.unseatedLogged = text
 	}
-	if a.told == "" {
-		a.clear()
-	}
-	return a.tell()
 }
 
-// clear removes what an earlier agent wrote for namespaces that have nothing proxied any more.
+// clear removes the files that an earlier agent wrote for namespaces that have nothing proxied any more.
 func (a *agent) clear() {
 	seats, _ := filepath.Glob(filepath.Join(a.dir, "*", configFile)) // the pattern is well-formed
 	for _, file := range seats {
-		if dir := filepath.Dir(file); a.tenants[filepath.Base(dir)] == nil {
+		dir := filepath.Dir(file)
+		if a.tenants[filepath.Base(dir)] == nil {
 			clearSeat(dir)
 		}
 	}
 }
 
-// tell gives the engine the namespaces that have a seat, and what speakers are to know.
-func (a *agent) tell() error {
+// writeDesired writes the desired state of the engine if it has changed: the namespaces that have a seat, and the
+// faults of Services.
+func (a *agent) writeDesired() error {
 	faults := map[string]lb.Reason{}
 	for _, t := range a.tenants {
 		maps.Copy(faults, t.faults())
 	}
+
 	maps.Copy(faults, a.certified.faults)
-	text, _ := json.Marshal(desired{Namespaces: slices.Sorted(maps.Keys(a.tenants)), Faults: faults}) // texts
-	if string(text) == a.told {
+
+	text, _ := json.Marshal(desiredSeats{ // texts can always be encoded
+		Namespaces: slices.Sorted(maps.Keys(a.tenants)),
+		Faults:     faults,
+	})
+	if string(text) == a.written {
 		return nil
 	}
 	if err := put(a.dir, desiredFile, string(text)); err != nil {
 		return err
 	}
-	a.told = string(text)
+
+	a.written = string(text)
 	return nil
 }

@@ -510,7 +510,7 @@ func TestTenants(t *testing.T) {
 		if got := testutil.ToFloat64(victim.reloads.WithLabelValues("done")); got != 0 {
 			t.Errorf("the other namespace's HAProxy was reloaded %v times", got)
 		}
-		if old, err := evil.old(t.Context()); err != nil || old > haproxy.MaxOld {
+		if old, err := evil.countOld(t.Context()); err != nil || old > haproxy.MaxOld {
 			t.Errorf("%d old workers (%v)", old, err)
 		}
 

@@ -49,7 +49,7 @@ func (p *tlsPod) adopt(a *agent) {
 		for i := range p.services {
 			asked = append(asked, &lb.Service{Key: p.services[i].Key, Proxy: &p.services[i].Proxy})
 		}
-		p.agent.certified = c.look(asked, time.Now())
+		p.agent.certified = c.resolve(asked, time.Now())
 		p.state.Services = nil
 		for _, s := range p.services {
 			if s.Certificate = p.agent.certified.digests[s.Key]; s.Certificate != "" {

@@ -123,23 +123,23 @@ func TestTake(t *testing.T) {
 		t.Skip("HAProxy is not installed")
 	}
 	good, fault := readPair(goodSecret(t))
-	if err := a.take(good.text); err != nil || fault != "" {
+	if err := a.checkPair(good.text); err != nil || fault != "" {
 		t.Error("a good pair is refused", err, fault)
 	}
 	short, fault := readPair(tlsSecret(t, "x", 1024, time.Hour, time.Hour))
-	if err := a.take(short.text); err == nil || fault != "" {
+	if err := a.checkPair(short.text); err == nil || fault != "" {
 		t.Error("a short key is taken", fault)
 	}
 	if files, _ := filepath.Glob(filepath.Join(a.dir, "*")); len(files) > 0 {
 		t.Errorf("%v stay", files)
 	}
 	// What it took is not asked again.
-	if a.program = "/nowhere"; a.take(good.text) == nil {
+	if a.program = "/nowhere"; a.checkPair(good.text) == nil {
 		t.Error("HAProxy is not asked")
 	}
 	must(t, os.Mkdir(filepath.Join(a.dir, "shop"), 0o700))
 	must(t, os.WriteFile(filepath.Join(a.dir, "shop", haproxy.PairFile(good.digest)), nil, 0o600))
-	if a.take(good.text) != nil {
+	if a.checkPair(good.text) != nil {
 		t.Error("HAProxy is asked again")
 	}
 }
@@ -153,7 +153,7 @@ type vault struct {
 func newVault() vault {
 	v := vault{see: map[lb.Key]func(*corev1.Secret, error) error{}}
 	v.certificates = &certificates{
-		log: slog.New(slog.DiscardHandler), takes: func([]byte) error {
+		log: slog.New(slog.DiscardHandler), check: func([]byte) error {
 			return nil
 		}, kick: func() {}, secrets: map[lb.Key]*secret{}, kept: map[lb.Key]*pair{},
 		follow: func(key lb.Key, see func(*corev1.Secret, error) error) func() {
@@ -174,9 +174,9 @@ func TestCertificates(t *testing.T) {
 	v, at := newVault(), time.Now()
 	web, key := tlsService("web", "tls"), lb.Key{Namespace: "shop", Name: "tls"}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "tls", nil)
-	check := func(what string, want lb.Reason, digest string, services ...*lb.Service) certified {
+	check := func(what string, want lb.Reason, digest string, services ...*lb.Service) secretView {
 		t.Helper()
-		got := v.look(services, at)
+		got := v.resolve(services, at)
 		wantFaults := map[string]lb.Reason{}
 		if want != "" {
 			wantFaults["shop/web"] = want
@@ -224,18 +224,18 @@ func TestCertificates(t *testing.T) {
 	check("rotated", "", second, web)
 	tell(key, nil, errors.New("no connection"))
 	check("no connection, kept", "", second, web)
-	v.takes = func([]byte) error { return exec.Command("false").Run() }
+	v.check = func([]byte) error { return exec.Command("false").Run() }
 	tell(key, goodSecret(t), nil)
 	check("HAProxy refuses it", lb.SecretWrong, second, web)
-	v.takes = func([]byte) error { return errors.New("no memory") }
+	v.check = func([]byte) error { return errors.New("no memory") }
 	if v.see[key](goodSecret(t), nil) == nil {
 		t.Error("what failed is not repeated")
 	}
-	v.takes = func([]byte) error { return nil }
+	v.check = func([]byte) error { return nil }
 
 	// Another name of a Secret is a slip too, until that has a pair; then the first is followed no more.
 	renamed, other := tlsService("web", "tlz"), lb.Key{Namespace: "shop", Name: "tlz"}
-	v.look([]*lb.Service{renamed}, at)
+	v.resolve([]*lb.Service{renamed}, at)
 	tell(other, nil, nil)
 	check("renamed, kept", lb.SecretMissing, second, renamed)
 	if v.see[key] != nil || len(v.see) != 1 {
@@ -264,19 +264,19 @@ func TestCertificates(t *testing.T) {
 // repeated.
 func TestKilledLook(t *testing.T) {
 	v := newVault()
-	v.takes = func([]byte) error { return exec.Command("sh", "-c", "kill -9 $$").Run() }
+	v.check = func([]byte) error { return exec.Command("sh", "-c", "kill -9 $$").Run() }
 	service := []*lb.Service{tlsService("web", "tls")}
-	v.look(service, time.Now())
+	v.resolve(service, time.Now())
 	see := v.see[lb.Key{Namespace: "shop", Name: "tls"}]
 	if err := see(goodSecret(t), nil); err == nil {
 		t.Error("nothing is repeated")
 	}
-	if got := v.look(service, time.Now()); !got.complete || len(got.faults) > 0 {
+	if got := v.resolve(service, time.Now()); !got.complete || len(got.faults) > 0 {
 		t.Errorf("other Secrets wait for it, or it is called wrong: %v", got)
 	}
-	v.takes = func([]byte) error { return nil }
+	v.check = func([]byte) error { return nil }
 	must(t, see(goodSecret(t), nil))
-	if got := v.look(service, time.Now()); len(got.faults) > 0 || len(got.digests) != 1 {
+	if got := v.resolve(service, time.Now()); len(got.faults) > 0 || len(got.digests) != 1 {
 		t.Errorf("%v", got)
 	}
 }

@@ -22,77 +22,96 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// What engine and agent share in their directory, beside a directory for each namespace.
+// Engine and agent share these files. Beside them there is a directory for each namespace.
 const (
-	shared       = "/run/holdfast"
+	// shared is the directory.
+	shared = "/run/holdfast"
+	// masterSocket is the engine's socket for commands of the agent.
 	masterSocket = "master.sock"
-	// desiredFile is the agent's: a desired.
+	// desiredFile has the desired state, which the agent writes.
 	desiredFile = "desired.json"
 )
 
 const (
-	// maxSeats is the default of the namespaces with an HAProxy.
+	// maxSeats is the default of the maximum number of namespaces with an HAProxy.
 	maxSeats = 20
-	// settleTime is how long a pod that starts waits for its namespaces before it is ready without them.
+	// settleTime is the time for which a pod that starts waits for its namespaces before it is ready without them.
 	settleTime = 30 * time.Second
 )
 
-// desired is what the agent wants of the engine.
-type desired struct {
+// desiredSeats is the desired state of the engine, as the agent writes it.
+type desiredSeats struct {
 	// Namespaces have a seat. Their configurations are in their directories.
 	Namespaces []string `json:"namespaces"`
-	// Faults are what is wrong with Services, for speakers.
+	// Faults are the faults of Services, for speakers.
 	Faults map[string]lb.Reason `json:"faults,omitempty"`
 }
 
 // engine is the parent of the HAProxies of all namespaces. Each namespace has a seat, with a goroutine and processes of
-// its own, so that nothing that one does concerns another.
+// its own, so that namespaces do not affect each other.
 type engine struct {
-	log              *slog.Logger
-	program, dir     string
-	listen           string
-	maxSeats         int
-	drain, terminate time.Duration
+	log *slog.Logger
+	// program is the path of HAProxy.
+	program string
+	// dir is the directory that it shares with the agent.
+	dir string
+	// listen is the address of /frontends and /readyz.
+	listen   string
+	maxSeats int
+	// drain and terminate are as in seatConfig.
+	drain     time.Duration
+	terminate time.Duration
 
-	failures, endings *prometheus.CounterVec
-	oldWorkers        *prometheus.GaugeVec
+	failures   *prometheus.CounterVec
+	endings    *prometheus.CounterVec
+	oldWorkers *prometheus.GaugeVec
 
 	mu    sync.Mutex
-	seats map[string]*taken
-	// wanted is the last that the agent wrote, as text.
+	seats map[string]*namespaceSeat
+	// wanted is the text that desiredSeats was read from.
 	wanted []byte
-	desired
-	// first is when the agent first wanted something, leaving when the pod was to end; zero for never.
-	first, leaving time.Time
-	// ready: each namespace served once, or was refused, or that took too long.
+	desiredSeats
+	// first is the time at which the agent first wrote a desired state; zero for never.
+	first time.Time
+	// leaving is the time at which the pod was ordered to end; zero for never.
+	leaving time.Time
+	// ready reports whether each namespace was served once or refused, or that took too long.
 	ready   bool
 	served  served
 	changed chan struct{}
 }
 
-// taken is a seat that a namespace has.
-type taken struct {
+// namespaceSeat is the seat of a namespace, with its last view.
+type namespaceSeat struct {
 	*seat
-	view
-	// vacated: the namespace has nothing that is proxied any more.
+	seatView
+	// vacated reports whether the namespace has nothing proxied any more.
 	vacated bool
 }
 
-// served is what the workers serve; the answer to /frontends.
+// served is the answer to /frontends.
 type served struct {
-	Hash      string                       `json:"hash"`
+	// Hash changes with the answer.
+	Hash string `json:"hash"`
+	// Frontends are the ports on which the workers listen, by Service and its port.
 	Frontends map[string]map[string]uint16 `json:"frontends"`
-	// Faults are what is wrong with Services.
+	// Faults are the faults of Services.
 	Faults map[string]lb.Reason `json:"faults,omitempty"`
 }
 
-// nothing is served before the agent wrote anything, and when the proxy ends.
+// nothing is the answer before the agent has written a desired state, and when the proxy ends.
 var nothing = served{Frontends: map[string]map[string]uint16{}}
 
+// newEngine returns an engine without seats.
 func newEngine(log *slog.Logger) *engine {
 	return &engine{
-		log: log, program: program, dir: shared, maxSeats: maxSeats,
-		seats: map[string]*taken{}, served: nothing, changed: make(chan struct{}),
+		log:      log,
+		program:  program,
+		dir:      shared,
+		maxSeats: maxSeats,
+		seats:    map[string]*namespaceSeat{},
+		served:   nothing,
+		changed:  make(chan struct{}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_proxy_failures_total",
 			Help: "Workers of HAProxy that died, hung, or did not start (refused): of which namespace, and by what.",
@@ -109,40 +128,44 @@ func newEngine(log *slog.Logger) *engine {
 	}
 }
 
+// engineMain runs the engine with the arguments of the command line, and returns the exit code.
 func engineMain(args []string) int {
 	var s daemon.Settings
 	e := newEngine(nil)
 	f := flag.NewFlagSet("holdfast-proxy engine", flag.ContinueOnError)
 	f.StringVar(&e.listen, "listen", ":7950", "`address` of /frontends and /readyz")
 	f.IntVar(&e.maxSeats, "max-namespaces", maxSeats, "most `namespaces` with an HAProxy")
-	drain := f.Uint(
-		"drain-seconds",
-		3600,
-		"`seconds` that a worker has for its connections after another one took its place",
-	)
+	drain := f.Uint("drain-seconds", 3600,
+		"`seconds` that a worker has for its connections after another one took its place")
 	terminate := f.Uint("termination-seconds", 60, "`seconds` that connections have when the pod ends")
 	f.TextVar(&s.LogLevel, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
-	return daemon.Main("holdfast-proxy", &s, func() error {
+
+	parse := func() error {
 		if err := f.Parse(args); err != nil {
 			return err
 		}
 		if f.NArg() > 0 {
 			return errors.New("want no further argument")
 		}
-		e.drain, e.terminate = time.Duration(*drain)*time.Second, time.Duration(*terminate)*time.Second
+
+		e.drain = time.Duration(*drain) * time.Second
+		e.terminate = time.Duration(*terminate) * time.Second
 		return nil
-	}, func(ctx context.Context, log *slog.Logger) error {
+	}
+	return daemon.Main("holdfast-proxy", &s, parse, func(ctx context.Context, log *slog.Logger) error {
 		e.log = log
 		return e.Run(ctx)
 	})
 }
 
-// Run serves until ctx is cancelled, and then for as long as connections last.
+// Run serves until ctx is cancelled, and then as long as connections last.
 func (e *engine) Run(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	g, serving := errgroup.WithContext(serving)
-	g.Go(func() error { return daemon.Serve(serving, e.listen, e.handler(), nil) })
+	g.Go(func() error {
+		return daemon.Serve(serving, e.listen, e.handler(), nil)
+	})
 	g.Go(func() error { return e.serveCommands(serving) })
 	g.Go(func() error {
 		defer stop()
@@ -152,16 +175,20 @@ func (e *engine) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// loop gives seats to the namespaces that the agent names, until ctx ends; then it waits for the seats.
+// loop gives seats to the namespaces that the agent names, until ctx is cancelled. Then it waits for the seats.
 func (e *engine) loop(ctx, serving context.Context) {
 	var seats sync.WaitGroup
 	defer seats.Wait()
 	tick := time.NewTicker(startLook)
 	defer tick.Stop()
-	for {
-		e.look(time.Now(), func(t *taken) {
-			seats.Go(func() { t.run(ctx, serving.Done()) })
+
+	start := func(t *namespaceSeat) {
+		seats.Go(func() {
+			t.run(ctx, serving.Done())
 		})
+	}
+	for {
+		e.resync(time.Now(), start)
 		select {
 		case <-serving.Done():
 			return
@@ -175,25 +202,38 @@ func (e *engine) loop(ctx, serving context.Context) {
 	}
 }
 
-// look reads what the agent wants, and starts and ends seats.
-func (e *engine) look(at time.Time, start func(*taken)) {
+// resync reads the desired state, and starts and ends seats.
+func (e *engine) resync(at time.Time, start func(*namespaceSeat)) {
 	text, err := os.ReadFile(filepath.Join(e.dir, desiredFile))
 	if err != nil {
-		return // the agent has yet to write it
+		return // the agent has not written it yet
 	}
+
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !bytes.Equal(text, e.wanted) {
-		var next desired
+		var next desiredSeats
 		if err := json.Unmarshal(text, &next); err != nil {
-			e.log.Error("cannot read what the agent wants", "error", err)
+			e.log.Error("cannot read the desired state", "error", err)
 			return
 		}
-		e.wanted, e.desired = text, next
+
+		e.wanted = text
+		e.desiredSeats = next
 	}
+
 	if e.first.IsZero() {
 		e.first = at
 	}
+
+	e.closeSeats()
+	e.openSeats(start)
+	e.combine(at)
+}
+
+// closeSeats removes the seats that have ended, and closes the seats of namespaces that are no longer wanted. A closed
+// seat is opened again if its namespace is wanted before it ends. The caller holds mu.
+func (e *engine) closeSeats() {
 	for name, t := range e.seats {
 		if t.isOver() {
 			delete(e.seats, name)
@@ -201,26 +241,39 @@ func (e *engine) look(at time.Time, start func(*taken)) {
 			e.oldWorkers.DeletePartialMatch(label)
 			e.failures.DeletePartialMatch(label)
 			e.endings.DeletePartialMatch(label)
-		} else if wanted := slices.Contains(e.Namespaces, name); t.vacated == wanted {
-			t.vacated = !wanted
-			go t.call(func() { t.closed = e.isVacated(t) })
+			continue
+		}
+
+		isWanted := slices.Contains(e.Namespaces, name)
+		if t.vacated == isWanted {
+			t.vacated = !isWanted
+			go t.call(func() {
+				t.closed = e.isVacated(t)
+			})
 		}
 	}
+}
+
+// openSeats starts a seat for each namespace without one, as long as there are seats. The caller holds mu.
+func (e *engine) openSeats(start func(*namespaceSeat)) {
 	for _, name := range e.Namespaces {
 		if e.seats[name] != nil || !namespacePattern.MatchString(name) {
 			continue
 		}
+
 		if len(e.seats) >= e.maxSeats {
 			e.makeRoom()
 			break
 		}
-		e.seats[name] = e.newSeat(name)
-		start(e.seats[name])
+
+		t := e.newSeat(name)
+		e.seats[name] = t
+		start(t)
 	}
-	e.combine(at)
 }
 
-func (e *engine) isVacated(t *taken) bool {
+// isVacated reports whether the namespace of a seat has nothing proxied any more.
+func (e *engine) isVacated(t *namespaceSeat) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return t.vacated
@@ -236,7 +289,7 @@ func (s *seat) isOver() bool {
 	}
 }
 
-// makeRoom ends the connections of namespaces that have nothing proxied any more: another one needs a seat.
+// makeRoom ends the connections of namespaces that have nothing proxied any more, because another one needs a seat.
 func (e *engine) makeRoom() {
 	for _, t := range e.seats {
 		if t.vacated {
@@ -245,22 +298,29 @@ func (e *engine) makeRoom() {
 	}
 }
 
+// namespacePattern matches the names of namespaces.
 var namespacePattern = regexp.MustCompile("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
-// newSeat makes the seat of a namespace.
-func (e *engine) newSeat(name string) *taken {
-	t := &taken{}
+// newSeat returns the seat of a namespace.
+func (e *engine) newSeat(name string) *namespaceSeat {
+	t := &namespaceSeat{}
 	label := prometheus.Labels{"namespace": name}
 	t.seat = newSeat(seatConfig{
-		log: e.log.With("namespace", name), program: e.program, dir: filepath.Join(e.dir, name),
-		maxWorkers: haproxy.MaxOld + 1, drain: e.drain, terminate: e.terminate,
-		failures: e.failures.MustCurryWith(label), endings: e.endings.MustCurryWith(label),
+		log:        e.log.With("namespace", name),
+		program:    e.program,
+		dir:        filepath.Join(e.dir, name),
+		maxWorkers: haproxy.MaxOld + 1,
+		drain:      e.drain,
+		terminate:  e.terminate,
+		failures:   e.failures.MustCurryWith(label),
+		endings:    e.endings.MustCurryWith(label),
 		oldWorkers: e.oldWorkers.With(label),
-		shows: func(v view) {
+		show: func(v seatView) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			if v.hash != t.hash || v.refused != t.refused {
-				t.view = v
+			hasChanged := v.hash != t.hash || v.refused != t.refused
+			if hasChanged {
+				t.seatView = v
 				e.combine(time.Now())
 			}
 		},
@@ -268,7 +328,7 @@ func (e *engine) newSeat(name string) *taken {
 	return t
 }
 
-// leave shows that nothing is served any more.
+// leave reports from then on that nothing is served.
 func (e *engine) leave(at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -276,13 +336,17 @@ func (e *engine) leave(at time.Time) {
 	e.combine(at)
 }
 
-// combine tells those who wait what all seats serve together. Its caller holds the lock.
+// combine updates the answer to /frontends from the views of all seats. The caller holds mu.
 func (e *engine) combine(at time.Time) {
 	next := nothing
-	if e.leaving.IsZero() && !e.first.IsZero() {
+	isServing := e.leaving.IsZero() && !e.first.IsZero()
+	if isServing {
 		next = e.view()
-		e.ready = e.ready || at.Sub(e.first) >= settleTime || !slices.ContainsFunc(e.Namespaces, e.starts)
+		hasWaited := at.Sub(e.first) >= settleTime
+		haveStarted := !slices.ContainsFunc(e.Namespaces, e.isStarting)
+		e.ready = e.ready || hasWaited || haveStarted
 	}
+
 	if next.Hash != e.served.Hash {
 		e.served = next
 		close(e.changed)
@@ -290,13 +354,16 @@ func (e *engine) combine(at time.Time) {
 	}
 }
 
-// starts reports whether a namespace has neither been served yet nor been refused.
-func (e *engine) starts(name string) bool {
+// isStarting reports whether a namespace is neither served nor refused yet.
+func (e *engine) isStarting(name string) bool {
 	t := e.seats[name]
-	return t == nil || t.hash == "" && !t.refused
+	if t == nil {
+		return true
+	}
+	return t.hash == "" && !t.refused
 }
 
-// view is what all seats serve.
+// view returns the answer to /frontends from the views of all seats.
 func (e *engine) view() served {
 	out := served{Frontends: map[string]map[string]uint16{}, Faults: e.Faults}
 	faults, _ := json.Marshal(e.Faults) // texts
@@ -305,6 +372,7 @@ func (e *engine) view() served {
 		maps.Copy(out.Frontends, e.seats[name].frontends)
 		text += "\n" + name + " " + e.seats[name].hash
 	}
+
 	out.Hash = haproxy.Digest(text)
 	return out
 }

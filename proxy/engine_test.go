@@ -537,15 +537,15 @@ func TestKeep(t *testing.T) {
 	var hang atomic.Bool
 	health := httptest.NewServer(daemon.Health(func() error {
 		if hang.Load() {
-			return alive(time.Now().Add(-runTime - time.Second))
+			return checkRun(time.Now().Add(-runTime - time.Second))
 		}
-		return alive(time.Time{})
+		return checkRun(time.Time{})
 	}, daemon.AlwaysHealthy))
 	defer health.Close()
 	const stay = time.Second
 	ended := make(chan int, 1)
 	go func() {
-		ended <- keep([]string{"sh",
+		ended <- supervise([]string{"sh",
 			"-c", "trap 'echo y >> " + log + "; exit' TERM; echo x >> " + log + "; test $(wc -l < " + log +
 				") = 1 && exit 2; while :; do sleep 0.1; done"},
 			strings.TrimPrefix(health.URL, "http://"), stay)
@@ -579,11 +579,11 @@ func TestHangs(t *testing.T) {
 		strings.TrimPrefix(lives.URL, "http://"): false,
 		"127.0.0.1:" + freePort(t):               false,
 	} {
-		if err := hangs(at); (err != nil) != want {
+		if err := checkHealth(at); (err != nil) != want {
 			t.Errorf("%s: %v, want an error: %t", at, err, want)
 		}
 	}
-	if err := errors.Join(alive(time.Now().Add(-commandTime)), alive(time.Time{})); err != nil {
+	if err := errors.Join(checkRun(time.Now().Add(-commandTime)), checkRun(time.Time{})); err != nil {
 		t.Errorf("a run that waits for the engine, and none: %v", err)
 	}
 }

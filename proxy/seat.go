@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,189 +11,244 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/haproxy"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What engine and agent share in the directory of a seat.
+// These files are in the directory of a seat. Engine and agent share them.
 const (
-	configFile   = "haproxy.cfg"
-	goodFile     = "haproxy-good.cfg" // the last that a worker took
-	workerSocket = "worker.sock"      // leads to the serving worker's own
+	// configFile is the configuration that the agent writes.
+	configFile = "haproxy.cfg"
+	// goodFile is the last configuration that a worker accepted.
+	goodFile = "haproxy-good.cfg"
+	// workerSocket is a link to the socket of the worker that serves.
+	workerSocket = "worker.sock"
 )
 
 const (
-	// lookInterval is the time between two looks at the worker that serves, startLook while another one starts, and
-	// shareInterval between two looks at the connections of old ones.
-	lookInterval, startLook, shareInterval = 250 * time.Millisecond, 5 * time.Millisecond, time.Second
-	// quietLooks is after how many looks without answer or work a worker hangs; busyTime bounds how long it may work
-	// without an answer, as it does when it starts.
-	quietLooks, busyTime = 2, 30 * time.Second
-	// maxBrief is after how many workers in a row that died at once there is a pause.
+	// lookInterval is the time between two checks of the worker that serves.
+	lookInterval = 250 * time.Millisecond
+	// startLook is the time between two checks of a worker that starts.
+	startLook = 5 * time.Millisecond
+	// shareInterval is the time between two counts of the connections of old workers.
+	shareInterval = time.Second
+	// maxIdleChecks is the number of checks in a row without an answer and without work after which a worker hangs.
+	maxIdleChecks = 2
+	// busyTime bounds the time for which a worker may work without an answer, as it does when it starts.
+	busyTime = 30 * time.Second
+	// maxBrief is the number of workers in a row that may die at once before there is a pause.
 	maxBrief = 3
-	// graceTime is how long the frontends stay when no worker answers: a dead worker is replaced sooner.
+	// graceTime is the time for which the frontends stay when no worker answers. A dead worker is replaced sooner.
 	graceTime = 2 * time.Second
-	// handoverTime is how long the proxy still listens after it said that it ends: no node sends new connections then.
+	// handoverTime is the time for which the proxy still listens after it reported its end. By then no node sends new
+	// connections.
 	handoverTime = 5 * time.Second
 )
 
-// seatConfig is what a seat needs.
+// seatConfig configures a seat.
 type seatConfig struct {
-	log              *slog.Logger
-	program, dir     string
-	maxWorkers       int
-	drain, terminate time.Duration
-	// shows is called with what the seat serves.
-	shows func(view)
+	log *slog.Logger
+	// program is the path of HAProxy.
+	program string
+	// dir is the directory of the seat.
+	dir string
+	// maxWorkers bounds the workers, including the serving worker.
+	maxWorkers int
+	// drain is the time that the connections of an old worker have.
+	drain time.Duration
+	// terminate is the time that connections have when the pod ends.
+	terminate time.Duration
+	// show is called with the state of the seat.
+	show func(seatView)
 
-	failures, endings *prometheus.CounterVec
-	oldWorkers        prometheus.Gauge
+	failures   *prometheus.CounterVec
+	endings    *prometheus.CounterVec
+	oldWorkers prometheus.Gauge
 }
 
-// view is what others see of a seat.
-type view struct {
-	// hash is the configuration that is served, "" for none.
+// seatView is the state of a seat as others see it.
+type seatView struct {
+	// hash is the hash of the configuration that is served; "" for none.
 	hash string
-	// refused: no configuration of it starts.
+	// refused reports whether no configuration of the namespace starts.
 	refused   bool
 	frontends map[string]map[string]uint16
 }
 
-// seat is the HAProxy of one namespace: the worker that serves, and older ones, whose connections last. One goroutine
-// has it.
+// seat runs the HAProxy of one namespace: the worker that serves, and older workers that still have connections. Only
+// the goroutine of run uses it.
 type seat struct {
 	seatConfig
 	calls chan func()
 	ended chan *worker
 	// over is closed at the end.
 	over chan struct{}
-	// serving is nil while none does, next while none starts.
-	serving, next *worker
-	old           []*worker // oldest first
-	// wanted are the reloads that wait for a start, waiting those that wait for what is starting.
-	wanted, waiting []chan<- string
-	// answered is when a worker last did, asked when the serving one was asked.
-	answered, asked time.Time
-	present         view
-	connections     share
-	attempts        attempts
-	started         int       // workers
-	leaving         time.Time // zero for not
-	// closed: the namespace has nothing that is proxied any more.
+	// serving is the worker that serves; nil for none.
+	serving *worker
+	// next is the worker that starts; nil for none.
+	next *worker
+	// old are the other workers, oldest first.
+	old []*worker
+	// wanted are the reloads that wait until a worker is started.
+	wanted []chan<- string
+	// waiting are the reloads that wait until the worker that was started serves.
+	waiting []chan<- string
+	// answeredAt is the time of the last answer of a worker.
+	answeredAt time.Time
+	// askedAt is the time at which the serving worker was last asked.
+	askedAt     time.Time
+	present     seatView
+	connections share
+	attempts    startAttempts
+	// started counts the workers.
+	started int
+	// leaving is the time at which the pod was ordered to end; zero for never.
+	leaving time.Time
+	// closed reports whether the namespace has nothing proxied any more.
 	closed bool
 }
 
-// share is how many connections a namespace may have.
+// share has the number of connections that a namespace may have.
 type share struct {
-	// limit is the number in the configuration of the worker that serves, and left what old workers leave of it.
-	limit, left int
-	looked      time.Time
+	// limit is the number in the configuration of the worker that serves.
+	limit int
+	// left is the part of limit that old workers leave.
+	left int
+	// countedAt is the time of the last count of the connections of old workers.
+	countedAt time.Time
 }
 
-// attempts are those to start a worker while none serves.
-type attempts struct {
+// startAttempts has the state of the attempts to start a worker while none serves.
+type startAttempts struct {
+	// notBefore is the time from which the next attempt may be made.
 	notBefore time.Time
-	tryGood   bool
-	brief     int // workers in a row that died at once
+	// tryGood reports whether the next attempt uses the last good configuration.
+	tryGood bool
+	// brief counts the workers in a row that died at once.
+	brief int
 }
 
+// newSeat returns a seat without workers. run starts them.
 func newSeat(c seatConfig) *seat {
-	return &seat{seatConfig: c, calls: make(chan func()), ended: make(chan *worker), over: make(chan struct{})}
+	return &seat{
+		seatConfig: c,
+		calls:      make(chan func()),
+		ended:      make(chan *worker),
+		over:       make(chan struct{}),
+	}
 }
 
-// run has the workers. It ends with them after ctx or close, or at once when broken is closed.
+// run runs the workers. Once ctx is cancelled or closed is set, it ends when the last worker has ended. It ends at once
+// when broken is closed.
 func (s *seat) run(ctx context.Context, broken <-chan struct{}) {
 	defer close(s.over)
 	order := ctx.Done()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-broken:
 			return
 		case <-order:
-			order, s.leaving = nil, time.Now()
+			order = nil
+			s.leaving = time.Now()
 		case w := <-s.ended:
-			s.forget(w)
+			s.handleEnd(w)
 		case call := <-s.calls:
 			call()
 		case <-timer.C:
 		}
+
 		if s.step(time.Now()) {
-			s.shows(view{})
+			s.show(seatView{})
 			return
 		}
+
 		s.publish(time.Now())
 		s.oldWorkers.Set(float64(len(s.old)))
 		pause := lookInterval
 		if s.next != nil || s.serving == nil {
 			pause = startLook
 		}
+
 		timer.Reset(pause)
 	}
 }
 
-// step does what is to be done. It returns true at the end.
+// step checks, starts and ends workers. It returns true when the last one has ended.
 func (s *seat) step(at time.Time) (done bool) {
-	if !s.leaving.IsZero() && at.Sub(s.leaving) >= min(handoverTime, s.terminate/2) {
+	handover := min(handoverTime, s.terminate/2)
+	isLeaving := !s.leaving.IsZero() && at.Sub(s.leaving) >= handover
+	if isLeaving || s.closed {
 		return s.leave(at)
 	}
-	if s.closed {
-		return s.leave(at)
-	}
-	s.look(at)
-	if s.next == nil && !at.Before(s.attempts.notBefore) && (s.serving == nil || len(s.wanted) > 0) {
+
+	s.checkWorkers(at)
+	mayStart := s.next == nil && !at.Before(s.attempts.notBefore)
+	mustStart := s.serving == nil || len(s.wanted) > 0
+	if mayStart && mustStart {
 		s.start(at)
 	}
+
 	s.endDrained(at)
-	s.limit(at)
+	s.limitConnections(at)
 	return false
 }
 
 // endDrained ends the old workers whose time is over.
 func (s *seat) endDrained(at time.Time) {
 	for _, w := range s.old {
-		if !w.ordered && at.Sub(w.stopped) >= s.drain {
+		if !w.isEnding && at.Sub(w.stopped) >= s.drain {
 			s.end(w, "drain")
 		}
 	}
 }
 
-// limit has the worker that serves take as many connections as old ones leave of the share, and an eighth at least.
-func (s *seat) limit(at time.Time) {
-	if s.serving == nil || at.Sub(s.connections.looked) < shareInterval || s.connections.limit == 0 {
+// limitConnections limits the worker that serves to the connections that old workers leave of the share, at least an
+// eighth of it.
+func (s *seat) limitConnections(at time.Time) {
+	isDue := at.Sub(s.connections.countedAt) >= shareInterval
+	if s.serving == nil || s.connections.limit == 0 || !isDue {
 		return
 	}
-	s.connections.looked = at
+
+	s.connections.countedAt = at
 	left := s.connections.limit
 	for _, w := range s.old {
 		left -= w.connections()
 	}
+
 	left = max(left, s.connections.limit/8, 1)
 	if left == s.connections.left {
 		return
 	}
+
 	command := "set maxconn global " + strconv.Itoa(left)
-	if _, err := talk(context.Background(), s.serving.socket, command, askTimeout); err == nil {
+	_, err := talk(context.Background(), s.serving.socket, command, askTimeout)
+	if err == nil {
 		s.connections.left = left
 	}
 }
 
-// leave stops to listen, and ends the connections when their time to drain is over, or a time after the pod was to end.
-// It returns true when no worker is left.
+// leave stops listening. It ends the connections when their time to drain is over, or the time that they have when the
+// pod ends. It returns true when no worker is left.
 func (s *seat) leave(at time.Time) bool {
 	if s.next != nil {
 		_ = s.next.cmd.Process.Kill()
 	}
+
 	if s.serving != nil {
 		s.retire(at)
 	}
+
 	s.endDrained(at)
+	mustTerminate := !s.leaving.IsZero() && at.Sub(s.leaving) >= s.terminate
 	for _, w := range s.old {
-		if !w.ordered && !s.leaving.IsZero() && at.Sub(s.leaving) >= s.terminate {
+		if mustTerminate && !w.isEnding {
 			s.end(w, "termination")
 		}
 	}
+
 	s.answer("Success=0\n--\nthe namespace has no seat any more\n")
 	return s.next == nil && len(s.old) == 0
 }
@@ -202,13 +256,13 @@ func (s *seat) leave(at time.Time) bool {
 // endAll ends the old workers with their connections.
 func (s *seat) endAll() {
 	for _, w := range s.old {
-		if !w.ordered {
+		if !w.isEnding {
 			s.end(w, "limit")
 		}
 	}
 }
 
-// call has the seat's goroutine call f. It returns false if the seat has ended.
+// call calls f in the seat's goroutine. It returns false if the seat has ended.
 func (s *seat) call(f func()) bool {
 	select {
 	case s.calls <- f:
@@ -218,87 +272,32 @@ func (s *seat) call(f func()) bool {
 	}
 }
 
-// retire makes the serving worker an old one, which takes no new connections.
+// retire makes the serving worker an old one, which accepts no new connections.
 func (s *seat) retire(at time.Time) {
 	_ = s.serving.cmd.Process.Signal(syscall.SIGUSR1) // it may have ended
 	s.serving.stopped = at
-	s.old, s.serving = append(s.old, s.serving), nil
+	s.old = append(s.old, s.serving)
+	s.serving = nil
 }
 
-// end ends a worker with its connections, which are counted.
+// end ends a worker with its connections, and counts these.
 func (s *seat) end(w *worker, cause string) {
 	n := w.end()
 	s.endings.WithLabelValues(cause).Add(float64(n))
 	s.log.Info("a worker ends with its connections", "pid", w.pid(), "cause", cause, "connections", n)
 }
 
-// look asks the workers. A worker that starts takes over when it answers.
-func (s *seat) look(at time.Time) {
-	for _, w := range []*worker{s.next, s.serving} {
-		if w == nil || w == s.serving && at.Sub(s.asked) < lookInterval {
-			continue
-		}
-		if w == s.serving {
-			s.asked = at
-		}
-		hash, err := ask(context.Background(), w.socket, askTimeout)
-		switch {
-		case err == nil && w == s.next:
-			s.takeOver(at, hash)
-			return
-		case err == nil:
-			s.answered, w.quiet = at, 0
-		case w == s.next && !errors.Is(err, os.ErrDeadlineExceeded):
-			// It does not listen yet.
-		case w == s.serving && w.isFull():
-			s.answered, w.quiet = at, 0
-		case w.works():
-			w.quiet = 1
-		default:
-			w.quiet++
-		}
-		since := w.started
-		if w == s.serving {
-			since = s.answered
-		}
-		if w.quiet >= quietLooks || at.Sub(since) >= busyTime {
-			s.fail("hung", w, err)
-			w.quiet = 0
-			_ = w.cmd.Process.Kill()
-		}
-	}
-}
-
-// takeOver has the worker that started serve when it alone listens: both have the same listeners, and the one before
-// would answer new clients with what was.
-func (s *seat) takeOver(at time.Time, hash string) {
-	s.answered = at
-	link, partial := filepath.Join(s.dir, workerSocket), filepath.Join(s.dir, workerSocket+".partial")
-	_ = os.Remove(partial)
-	if err := errors.Join(os.Symlink(filepath.Base(s.next.socket), partial), os.Rename(partial, link)); err != nil {
-		s.log.Error("the agent cannot reach the worker", "error", err)
-	}
-	if s.serving != nil {
-		s.retire(at)
-	}
-	if n := len(s.old); n == 0 || !s.old[n-1].listens(at) {
-		s.promote(at, hash)
-	}
-}
-
-func (s *seat) fail(what string, w *worker, why any) {
-	s.failures.WithLabelValues(what).Inc()
-	s.log.Error("a worker of HAProxy failed", "what", what, "pid", w.pid(), "why", why)
-}
-
-// start starts a worker: with the configuration of the agent, or after that failed and nothing serves with the last
-// good one.
+// start starts a worker with the configuration of the agent. If that failed and no worker serves, it uses the last good
+// configuration.
 func (s *seat) start(at time.Time) {
+	s.waiting = append(s.waiting, s.wanted...)
+	s.wanted = nil
+
 	config := configFile
-	s.wanted, s.waiting = nil, append(s.waiting, s.wanted...)
 	if s.serving == nil && s.attempts.tryGood {
 		config = goodFile
 	}
+
 	text, err := os.ReadFile(filepath.Join(s.dir, config))
 	if err != nil {
 		s.attempts.tryGood = false
@@ -306,9 +305,11 @@ func (s *seat) start(at time.Time) {
 			s.attempts.notBefore = at.Add(startLook)
 			return
 		}
+
 		s.answer("Success=0\n--\n" + err.Error() + "\n")
 		return
 	}
+
 	s.started++
 	w, err := startWorker(s.program, s.dir, string(text), s.started, s.serving, s.ended)
 	if err != nil {
@@ -317,42 +318,11 @@ func (s *seat) start(at time.Time) {
 		s.answer("Success=0\n--\n" + err.Error() + "\n")
 		return
 	}
+
 	s.next = w
 }
 
-// promote has the worker that started serve.
-func (s *seat) promote(at time.Time, hash string) {
-	s.serving, s.next, s.attempts.tryGood = s.next, nil, false
-	if hash != s.present.hash {
-		s.present = view{hash: hash, frontends: haproxy.Frontends(s.serving.config)}
-	}
-	s.present.refused = false
-	s.connections = share{limit: maxConn(s.serving.config), looked: at.Add(-shareInterval)}
-	s.connections.left = s.connections.limit
-	s.log.Info(
-		"a worker serves",
-		"pid",
-		s.serving.pid(),
-		"configuration",
-		hash,
-		"old workers",
-		len(s.old),
-		"after",
-		at.Sub(s.serving.started).String(),
-	)
-	if err := put(s.dir, goodFile, s.serving.config); err != nil {
-		s.log.Error("cannot keep the configuration", "error", err)
-	}
-	s.serving.config = ""
-	s.answer("Success=1\n")
-	for i := 0; len(s.old)-i >= s.maxWorkers; i++ {
-		if !s.old[i].ordered {
-			s.end(s.old[i], "limit")
-		}
-	}
-}
-
-// answer answers those whose reload has an outcome.
+// answer sends the result to the reloads that wait for it.
 func (s *seat) answer(text string) {
 	for _, w := range s.waiting {
 		w <- text
@@ -360,52 +330,76 @@ func (s *seat) answer(text string) {
 	s.waiting = nil
 }
 
-func (s *seat) forget(w *worker) {
+// handleEnd removes a worker that has ended, and decides when the next one may start.
+func (s *seat) handleEnd(w *worker) {
 	at := time.Now()
 	_ = os.Remove(w.socket)
 	switch w {
 	case s.next:
 		s.next = nil
 		s.fail("refused", w, w.cmd.ProcessState.String())
-		s.answer("Success=0\n--\n" + w.words.String() + "\n")
+		s.answer("Success=0\n--\n" + w.output.String() + "\n")
 		if s.serving == nil {
 			s.present.refused = true
-			s.attempts.tryGood, s.attempts.notBefore = !s.attempts.tryGood, at.Add(restartPause)
-			if s.attempts.tryGood {
-				s.attempts.notBefore = at
-			}
+			s.attempts.alternate(at)
 		}
 	case s.serving:
 		s.serving = nil
 		s.fail("died", w, w.cmd.ProcessState.String())
-		if s.attempts.brief++; at.Sub(w.started) >= restartPause {
-			s.attempts.brief = 0
-		}
-		if s.attempts.brief > maxBrief {
-			s.attempts.notBefore = at.Add(restartPause)
-		}
+		s.attempts.countDeath(at, w.started)
 	default:
-		s.old = slices.DeleteFunc(s.old, func(o *worker) bool { return o == w })
+		s.old = slices.DeleteFunc(s.old, func(o *worker) bool {
+			return o == w
+		})
 	}
 }
 
-// publish shows others what is served.
+// alternate decides about the next attempt after a failed attempt: at once with the last good configuration, or after a
+// pause with the agent's.
+func (a *startAttempts) alternate(at time.Time) {
+	a.tryGood = !a.tryGood
+	a.notBefore = at
+	if !a.tryGood {
+		a.notBefore = at.Add(restartPause)
+	}
+}
+
+// countDeath counts the death of a serving worker that was started at the time started. After several brief ones the
+// next attempt waits.
+func (a *startAttempts) countDeath(at, started time.Time) {
+	isBrief := at.Sub(started) < restartPause
+	if isBrief {
+		a.brief++
+	} else {
+		a.brief = 0
+	}
+
+	if a.brief > maxBrief {
+		a.notBefore = at.Add(restartPause)
+	}
+}
+
+// publish shows the state of the seat. If the pod ends, the engine reports that for all seats together, and speakers
+// keep what they know.
 func (s *seat) publish(at time.Time) {
-	shown := view{refused: s.present.refused}
-	// While the pod ends the engine says so for all seats together: speakers keep what they know then.
-	if !s.closed && at.Sub(s.answered) < graceTime {
-		shown = s.present
+	hasAnswered := at.Sub(s.answeredAt) < graceTime
+	if hasAnswered && !s.closed {
+		s.show(s.present)
+	} else {
+		s.show(seatView{refused: s.present.refused})
 	}
-	s.shows(shown)
 }
 
+// maxConnPattern matches the number of connections in a configuration.
 var maxConnPattern = regexp.MustCompile(`(?m)^ +maxconn ([0-9]+)$`)
 
-// maxConn returns how many connections a configuration allows, 0 if it does not say that.
+// maxConn returns the number of connections that a configuration allows; 0 if it has none.
 func maxConn(config string) int {
-	if m := maxConnPattern.FindStringSubmatch(config); m != nil {
-		n, _ := strconv.Atoi(m[1]) // HAProxy took it
-		return n
+	m := maxConnPattern.FindStringSubmatch(config)
+	if m == nil {
+		return 0
 	}
-	return 0
+
+	n, _ := strconv.Atoi(m[1]) // HAProxy accepted it
+	return n
 }

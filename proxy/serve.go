@@ -19,28 +19,30 @@ import (
 )
 
 const (
-	// pollTime is how long /frontends waits for a change.
+	// pollTime is the time for which /frontends waits for a change.
 	pollTime = 30 * time.Second
-	// commandTime bounds a command of the agent, maxCommand its length.
-	commandTime, maxCommand = busyTime + 10*time.Second, 128
+	// commandTime bounds a command of the agent.
+	commandTime = busyTime + 10*time.Second
+	// maxCommand bounds the length of a command in bytes.
+	maxCommand = 128
 )
 
-// handler serves what speakers, the kubelet and Prometheus ask.
+// handler returns the handler for requests of speakers, the kubelet and Prometheus.
 func (e *engine) handler() http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(e.failures, e.endings, e.oldWorkers) // the agent shows them
+	registry.MustRegister(e.failures, e.endings, e.oldWorkers) // the agent reads them
+	allowAll := func(context.Context, string) int { return http.StatusOK }
+
 	mux := http.NewServeMux()
-	mux.Handle("/", daemon.Health(daemon.AlwaysHealthy, func() error {
-		return e.isReady()
-	}))
-	mux.Handle("GET /metrics", daemon.Metrics(registry, func(context.Context, string) int { return http.StatusOK }))
+	mux.Handle("/", daemon.Health(daemon.AlwaysHealthy, e.checkReady))
+	mux.Handle("GET /metrics", daemon.Metrics(registry, allowAll))
 	mux.HandleFunc("GET /frontends", e.serveFrontends)
 	return mux
 }
 
-// isReady returns an error while the pod is not to get Services: it starts, or ends. A namespace that is not served has
-// no part in that: speakers know it from /frontends.
-func (e *engine) isReady() error {
+// checkReady returns an error if the pod must not get Services, because it starts or ends. A namespace that is not
+// served does not matter, since speakers read that from /frontends.
+func (e *engine) checkReady() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -51,42 +53,61 @@ func (e *engine) isReady() error {
 	case !e.ready:
 		return errors.New("not each namespace is served yet")
 	}
+
 	return nil
 }
 
-// state returns what is served, and a channel that is closed when that changes.
+// state returns the answer to /frontends, and a channel that is closed when the answer changes.
 func (e *engine) state() (served, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.served, e.changed
 }
 
+// serveFrontends answers with the frontends that are served. If the query names the hash of the present answer, it
+// waits for another one, up to pollTime.
 func (e *engine) serveFrontends(w http.ResponseWriter, r *http.Request) {
-	limit := time.NewTimer(pollTime)
-	defer limit.Stop()
-	what, changed := e.state()
-	for query := r.URL.Query(); query.Has("after") && query.Get("after") == what.Hash; what, changed = e.state() {
+	query := r.URL.Query()
+	answer, _ := e.state()
+	if query.Has("after") {
+		answer = e.awaitOther(r.Context(), query.Get("after"))
+	}
+
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer) // the client may have disconnected
+}
+
+// awaitOther returns the answer to /frontends once its hash is another one than hash, or after pollTime.
+func (e *engine) awaitOther(ctx context.Context, hash string) served {
+	ctx, cancel := context.WithTimeout(ctx, pollTime)
+	defer cancel()
+
+	for {
+		answer, changed := e.state()
+		if answer.Hash != hash {
+			return answer
+		}
+
 		select {
 		case <-changed:
-			continue
-		case <-limit.C:
-		case <-r.Context().Done():
+		case <-ctx.Done():
+			return answer
 		}
-		break
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(what) // it went away
 }
 
 // serveCommands serves the commands of the agent, each with a namespace: reload, and old for the number of old workers.
 func (e *engine) serveCommands(ctx context.Context) error {
 	path := filepath.Join(e.dir, masterSocket)
-	_ = os.Remove(path) // of an engine before
+	_ = os.Remove(path) // of an earlier engine
 	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	if err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { l.Close() })()
+
+	defer context.AfterFunc(ctx, func() {
+		l.Close()
+	})()
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil {
@@ -95,40 +116,49 @@ func (e *engine) serveCommands(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		go e.command(ctx, conn)
+
+		go e.serveCommand(ctx, conn)
 	}
 }
 
-func (e *engine) command(ctx context.Context, conn net.Conn) {
+// serveCommand reads one command from a connection, and answers it.
+func (e *engine) serveCommand(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(commandTime))
 	line, err := bufio.NewReader(io.LimitReader(conn, maxCommand)).ReadString('\n')
 	if err != nil {
 		return
 	}
-	answer := make(chan string, 1)
+
 	verb, namespace, _ := strings.Cut(strings.TrimSpace(line), " ")
 	e.mu.Lock()
 	seat := e.seats[namespace]
 	e.mu.Unlock()
+
 	if seat == nil {
-		_, _ = io.WriteString(conn, "the namespace has no seat yet\n") // it went away
+		_, _ = io.WriteString(conn, "the namespace has no seat yet\n") // the agent may have disconnected
 		return
 	}
-	call := func() { answer <- "Unknown command: want reload or old\n" }
-	switch verb {
-	case "reload":
-		call = func() { seat.wanted = append(seat.wanted, answer) }
-	case "old":
-		call = func() { answer <- strconv.Itoa(len(seat.old)) }
+
+	answer := make(chan string, 1)
+	run := func() {
+		switch verb {
+		case "reload":
+			seat.wanted = append(seat.wanted, answer)
+		case "old":
+			answer <- strconv.Itoa(len(seat.old))
+		default:
+			answer <- "Unknown command: want reload or old\n"
+		}
 	}
-	if !seat.call(call) {
+	if !seat.call(run) {
 		return
 	}
+
 	select {
 	case <-ctx.Done():
 	case <-seat.over:
 	case text := <-answer:
-		_, _ = io.WriteString(conn, text) // it went away
+		_, _ = io.WriteString(conn, text) // the agent may have disconnected
 	}
 }

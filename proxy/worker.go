@@ -23,70 +23,84 @@ import (
 )
 
 const (
-	// askTimeout is how long a worker has to answer.
+	// askTimeout is the time in which a worker must answer.
 	askTimeout = 300 * time.Millisecond
-	// endTime is how long a worker that was ordered to end has for it.
+	// endTime is the time in which a worker must end after the order.
 	endTime = 2 * time.Second
-	// maxWords bounds what is kept of a worker's words.
-	maxWords = 4 << 10
+	// maxOutput bounds the output of a worker that is kept, in bytes.
+	maxOutput = 4 << 10
 )
 
 // worker is one process of HAProxy.
 type worker struct {
-	cmd     *exec.Cmd
-	socket  string // its own, for commands
+	cmd *exec.Cmd
+	// socket is the path of its own socket for commands.
+	socket  string
 	started time.Time
-	// stopped is when it was told to take no new connections; zero for never.
+	// stopped is the time at which it was ordered to accept no new connections; zero for never.
 	stopped time.Time
-	ordered bool // to end at once
-	// spent is the processor time at the last look, quiet how many looks in a row found no answer and no work.
-	spent time.Duration
-	quiet int
-	words words
-	// config is what it started with, until it serves.
+	// isEnding reports whether it was ordered to end at once.
+	isEnding bool
+	// cpuTime is the processor time that it had used at the last check.
+	cpuTime time.Duration
+	// idleChecks is the number of checks in a row without an answer and without work.
+	idleChecks int
+	output     outputTail
+	// config is the configuration that it started with; "" once it serves.
 	config string
 }
 
+// pid returns the process id.
 func (w *worker) pid() int { return w.cmd.Process.Pid }
 
-// words keeps the last words of a worker.
-type words struct {
+// outputTail forwards the output of a worker, and keeps its end.
+type outputTail struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-func (w *words) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// Write implements io.Writer.
+func (o *outputTail) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for line := range bytes.Lines(p) {
 		if bytes.Contains(line, []byte(" stopped (cumulated conns: ")) {
 			continue // a line for each part of the configuration, after each reload
 		}
-		w.text = append(w.text, line...)
+		o.text = append(o.text, line...)
 		_, _ = daemon.Stderr.Write(line)
 	}
-	w.text = w.text[max(0, len(w.text)-maxWords):]
+
+	o.text = o.text[max(0, len(o.text)-maxOutput):]
 	return len(p), nil
 }
 
-func (w *words) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return string(bytes.TrimSpace(w.text))
+// String returns the end of the output.
+func (o *outputTail) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(bytes.TrimSpace(o.text))
 }
 
-// startWorker starts the worker of a number with a configuration, whose file the agent may replace meanwhile. It takes
-// over the listeners of another one; nil for none.
-func startWorker(program, dir, config string, number int, from *worker, ended chan<- *worker) (*worker, error) {
-	// HAProxy's own master would forget no-exit-on-failure as it executes itself again in its wait mode, after each
-	// load: with the death of one worker it ended all older ones, and their connections.
+// startWorker starts a worker with a number and a configuration. It passes the configuration itself, since the agent
+// may replace the file meanwhile. The worker takes over the listeners of from; nil for none. It is sent to ended at its
+// end.
+func startWorker(
+	program, dir, config string,
+	number int,
+	from *worker,
+	ended chan<- *worker,
+) (*worker, error) {
+	// HAProxy's own master mode is not used: after each load the master executes itself again in its wait mode, and
+	// forgets no-exit-on-failure. Then the death of one worker would end all older ones, and their connections.
 	args := []string{"-db", "-f", "/dev/stdin"}
 	if from != nil {
-		// Without -sf, by which HAProxy stops the other one before it answers itself, and for as long as it cannot bind
-		// a port closes the listeners of both, with the connections that wait there.
+		// Option -sf is not used: with it HAProxy stops the other worker before it answers itself. If it cannot bind a port,
+		// it closes the listeners of both, with the connections that wait there.
 		args = append(args, "-x", from.socket)
 	}
-	// With a name of its own a worker does not take over this socket: both would answer.
+
+	// Each worker has its own name for the socket. Otherwise it would take over the socket too, and both would answer.
 	w := &worker{
 		cmd:     exec.Command(program, args...),
 		socket:  filepath.Join(dir, fmt.Sprintf("worker-%d.sock", number)),
@@ -95,90 +109,116 @@ func startWorker(program, dir, config string, number int, from *worker, ended ch
 	}
 	w.cmd.Env = append(os.Environ(), haproxy.SocketVariable+"="+w.socket)
 	w.cmd.Stdin = strings.NewReader(config)
-	w.cmd.Stdout, w.cmd.Stderr = &w.words, &w.words
+	w.cmd.Stdout = &w.output
+	w.cmd.Stderr = &w.output
+
 	if err := w.cmd.Start(); err != nil {
 		return nil, err
 	}
+
 	go func() {
-		_ = w.cmd.Wait() // how it ended is in ProcessState
+		_ = w.cmd.Wait() // ProcessState has the result
 		ended <- w
 	}()
 	return w, nil
 }
 
-// end orders a worker to end with its connections. It returns about how many it has.
+// end orders a worker to end with its connections. It returns about how many connections it has.
 func (w *worker) end() int {
-	w.ordered = true
+	w.isEnding = true
 	n := w.connections()
 	_ = w.cmd.Process.Signal(syscall.SIGTERM)
-	time.AfterFunc(endTime, func() { _ = w.cmd.Process.Kill() })
+	time.AfterFunc(endTime, func() {
+		_ = w.cmd.Process.Kill()
+	})
 	return n
 }
 
-// connections estimates how many connections a worker has that stopped to listen: its socket for commands is gone too,
-// and each connection has a socket to either side.
+// connections estimates the number of connections of a worker that does not listen any more. Its socket for commands is
+// closed too, and each connection has two sockets.
 func (w *worker) connections() int {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.pid())) // the pattern is well-formed
 	sockets := 0
 	for _, f := range files {
-		if to, err := os.Readlink(f); err == nil && strings.HasPrefix(to, "socket:") {
+		target, err := os.Readlink(f)
+		if err == nil && strings.HasPrefix(target, "socket:") {
 			sockets++
 		}
 	}
+
 	return (sockets + 1) / 2
 }
 
-// listens reports whether a worker that was told to stop may still take connections: the socket for commands is the
-// last that it closes.
-func (w *worker) listens(at time.Time) bool {
+// mayListen reports whether a worker that was ordered to stop may still accept connections: the socket for commands is
+// the last socket that it closes.
+func (w *worker) mayListen(at time.Time) bool {
 	_, err := ask(context.Background(), w.socket, askTimeout)
-	return !errors.Is(err, syscall.ECONNREFUSED) && at.Sub(w.stopped) < endTime
+	isClosed := errors.Is(err, syscall.ECONNREFUSED)
+	return !isClosed && at.Sub(w.stopped) < endTime
 }
 
-// works reports whether a worker that does not answer did anything since the last look: it ran, waited for a core, or
-// waits for a disk.
-func (w *worker) works() bool {
+// hasWorked reports whether a worker that does not answer did anything since the last check: it ran, waited for a core,
+// or waits for a disk.
+func (w *worker) hasWorked() bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.pid()))
 	if err != nil {
 		return true // it ended
 	}
-	// Its name may have spaces (proc_pid_stat(5)). Then come state, 10 others, and the times in user mode and in the
-	// kernel.
-	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+
+	// The name of the program may have spaces (proc_pid_stat(5)). After it come the state, 10 other fields, and the times
+	// in user mode and in the kernel.
+	afterName := text[bytes.LastIndexByte(text, ')')+1:]
+	f := strings.Fields(string(afterName))
 	if len(f) < 13 {
 		return true
 	}
+
 	user, _ := strconv.Atoi(f[11])
 	kernel, _ := strconv.Atoi(f[12])
-	before := w.spent
-	w.spent = time.Duration(user+kernel)*10*time.Millisecond + daemon.SchedDelay(w.pid()) // USER_HZ is 100
-	return f[0] == "D" || w.spent > before+10*time.Millisecond
+	ticks := time.Duration(user + kernel)
+	before := w.cpuTime
+	w.cpuTime = ticks*tickTime + daemon.SchedDelay(w.pid())
+	waitsForDisk := f[0] == "D"
+	return waitsForDisk || w.cpuTime > before+tickTime
 }
 
-// isFull reports whether a worker has as many files open as it may: it answers no look then, and does not hang.
+// tickTime is the unit of the times in /proc: USER_HZ is 100.
+const tickTime = 10 * time.Millisecond
+
+// isFull reports whether a worker has as many files open as it may. It does not answer then, although it does not hang.
 func (w *worker) isFull() bool {
 	var limit unix.Rlimit
 	if err := unix.Prlimit(w.pid(), unix.RLIMIT_NOFILE, nil, &limit); err != nil {
 		return false
 	}
+
 	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.pid()))
-	return err == nil && uint64(len(files))+2 >= limit.Cur
+	if err != nil {
+		return false
+	}
+
+	return uint64(len(files))+2 >= limit.Cur
 }
 
+// hashPattern matches the hash of the configuration in a worker's answer.
 var hashPattern = regexp.MustCompile(`(?m)^description: ([0-9a-f]{8,64})$`)
 
+// ask returns the hash of the configuration of the worker with a socket.
 func ask(ctx context.Context, socket string, limit time.Duration) (hash string, err error) {
 	text, err := talk(ctx, socket, "show info", limit)
 	if err != nil {
 		return "", err
 	}
-	if m := hashPattern.FindStringSubmatch(text); m != nil {
-		return m[1], nil
+
+	m := hashPattern.FindStringSubmatch(text)
+	if m == nil {
+		return "", errors.New("the running worker shows no configuration of ours")
 	}
-	return "", errors.New("the running worker shows no configuration of ours")
+
+	return m[1], nil
 }
 
-// talkTime bounds a talk with a worker.
+// talkTime bounds a command to a worker.
 const talkTime = 10 * time.Second
 
 // talk sends one line to a socket, and returns the answer.
@@ -188,16 +228,20 @@ func talk(ctx context.Context, path, text string, limit time.Duration) (string, 
 	if err != nil {
 		return "", fmt.Errorf("talk to the engine: %w", err)
 	}
+
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	_ = conn.SetDeadline(dialer.Deadline) // what is closed meanwhile does not write either
-	var answer []byte
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	_ = conn.SetDeadline(dialer.Deadline) // it fails if ctx has just closed the connection
+
 	_, err = io.WriteString(conn, text+"\n")
-	if err == nil {
-		answer, err = io.ReadAll(conn)
-	}
 	if err != nil {
 		return "", fmt.Errorf("talk to the engine: %w", err)
 	}
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		return "", fmt.Errorf("talk to the engine: %w", err)
+	}
+
 	return string(answer), nil
 }
