@@ -119,20 +119,20 @@ func (c *cli) read(ctx context.Context, only string) (Snapshot, error) {
 		return readBundle(c.from)
 	}
 
-	config, err := c.cluster.ToRESTConfig()
+	access, err := c.cluster.ToRESTConfig()
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("find the API server: %w", err)
 	}
 
-	config.UserAgent = "kubectl-holdfast"
-	config.QPS = -1 // the API server limits the rate
-	client, err := discovery.NewDiscoveryClientForConfig(config)
+	access.UserAgent = "kubectl-holdfast"
+	access.QPS = -1 // the API server limits the rate
+	client, err := discovery.NewDiscoveryClientForConfig(access)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("find the API server: %w", err)
 	}
 
 	c.reader = &reader{
-		config:  config,
+		config:  access,
 		client:  client.RESTClient(),
 		timeout: pageTimeout,
 	}

@@ -210,14 +210,14 @@ func (r release) module(m *debug.Module) cyclonedx.Component {
 }
 
 // library returns the component of a Go module.
-func library(path, version, sum string) cyclonedx.Component {
+func library(module, version, sum string) cyclonedx.Component {
 	// https://github.com/package-url/purl-spec: + of +incompatible is an escape of its own.
-	url := "pkg:golang/" + path + "@" + strings.ReplaceAll(version, "+", "%2B")
+	url := "pkg:golang/" + module + "@" + strings.ReplaceAll(version, "+", "%2B")
 	c := cyclonedx.Component{
 		BOMRef:     url,
 		PackageURL: url,
 		Type:       cyclonedx.ComponentTypeLibrary,
-		Name:       path,
+		Name:       module,
 		Version:    version,
 	}
 	if sum != "" {

@@ -416,9 +416,9 @@ func objectsOf[O metav1.Object, H comparable](list []O, hold func(O) H, held lb.
 func forEachChange[H comparable](
 	last *lb.Map[lb.Key, H],
 	all lb.Map[lb.Key, H],
-	changed func(key lb.Key, old, new H, existed, exists bool),
+	changed func(key lb.Key, before, after H, existed, exists bool),
 ) {
-	before := *last
+	compiled := *last
 	*last = all
-	before.Changes(all, changed)
+	compiled.Changes(all, changed)
 }

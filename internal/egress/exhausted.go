@@ -71,7 +71,7 @@ func (t *Translator) slices() map[lb.PortSlice]bool {
 }
 
 // exhaustedOf adds the addresses of a family whose slice is almost used up by connections to one destination.
-func exhaustedOf(family uint8, slices map[lb.PortSlice]bool, exhausted map[netip.Addr]bool) error {
+func exhaustedOf(family uint8, full map[lb.PortSlice]bool, exhausted map[netip.Addr]bool) error {
 	type destination struct {
 		slice    lb.PortSlice
 		protocol byte
@@ -80,7 +80,7 @@ func exhaustedOf(family uint8, slices map[lb.PortSlice]bool, exhausted map[netip
 	used := make(map[destination]int)
 	return eachEntry(family, translatedOnly(), func(_ []byte, e entry) {
 		slice := lb.PortSlice{Address: e.translated, First: e.port &^ (lb.SlicePorts - 1)}
-		if !slices[slice] {
+		if !full[slice] {
 			return
 		}
 

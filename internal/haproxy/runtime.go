@@ -76,9 +76,9 @@ func (s State) Commands(running []Server) []string {
 	for _, service := range s.sorted() {
 		for _, p := range service.Ports {
 			for _, want := range service.servers(p) {
-				path := backend(service.Key, p.Port) + "/" + want.name
-				have, exists := present[path]
-				delete(present, path)
+				name := backend(service.Key, p.Port) + "/" + want.name
+				have, exists := present[name]
+				delete(present, name)
 
 				isSame := exists && have.ID == want.id
 				if isSame && !have.Closed {
@@ -90,14 +90,14 @@ func (s State) Commands(running []Server) []string {
 				}
 
 				if !isSame {
-					added = append(added, "add server "+path+" "+want.arguments)
+					added = append(added, "add server "+name+" "+want.arguments)
 				}
 
 				if !isSame && service.Monitor != nil {
-					added = append(added, "enable health "+path)
+					added = append(added, "enable health "+name)
 				}
 
-				added = append(added, "set server "+path+" state ready")
+				added = append(added, "set server "+name+" state ready")
 			}
 		}
 	}

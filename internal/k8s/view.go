@@ -96,15 +96,15 @@ const maxStaleKeys = 1024
 
 // newView returns a view that calls changed for each change, with the old and the new version. The zero T stands for a
 // missing version.
-func newView[T object](informer cache.SharedIndexInformer, changed func(old, new T)) *View[T] {
+func newView[T object](informer cache.SharedIndexInformer, changed func(before, after T)) *View[T] {
 	v := &View[T]{
 		informer:   informer,
 		ownWrites:  map[lb.Key]*ownWrite[T]{},
 		unanswered: map[lb.Key]unansweredWrite[T]{},
 	}
-	notify := func(old, new T) {
+	notify := func(before, after T) {
 		v.changes.Add(1)
-		changed(old, new)
+		changed(before, after)
 	}
 
 	var none T
@@ -114,14 +114,14 @@ func newView[T object](informer cache.SharedIndexInformer, changed func(old, new
 			v.markStale(t)
 			notify(none, t)
 		},
-		UpdateFunc: func(old, new any) {
-			if old == new { // the store kept the object in place of an equal version
+		UpdateFunc: func(before, after any) {
+			if before == after { // the store kept the object in place of an equal version
 				return
 			}
 
-			t := new.(T)
+			t := after.(T)
 			v.markStale(t)
-			notify(old.(T), t)
+			notify(before.(T), t)
 		},
 		DeleteFunc: func(o any) {
 			if tombstone, ok := o.(cache.DeletedFinalStateUnknown); ok {

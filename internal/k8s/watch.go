@@ -23,8 +23,8 @@ type watchOptions[T object] struct {
 	example runtime.Object
 	// transform converts an object to the form that the view shows; nil means trim.
 	transform cache.TransformFunc
-	// same reports whether a change from old to new kicks nothing; nil means that every change kicks.
-	same func(old, new T) bool
+	// same reports whether a change kicks nothing; nil means that every change kicks.
+	same func(before, after T) bool
 	kick func()
 }
 
@@ -47,8 +47,8 @@ func watch[T object](k *Cluster, view **View[T], o watchOptions[T]) {
 	err := informer.SetTransform(keepUnchanged(informer.GetStore(), o.transform))
 	utilruntime.Must(err) // it fails only for a running informer
 
-	*view = newView(informer, func(old, new T) {
-		if o.same == nil || !o.same(old, new) {
+	*view = newView(informer, func(before, after T) {
+		if o.same == nil || !o.same(before, after) {
 			o.kick()
 		}
 	})

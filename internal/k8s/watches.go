@@ -106,7 +106,7 @@ func (k *Cluster) watchServices(digest func(*corev1.Service) uint64) {
 }
 
 // watchEndpoints watches the EndpointSlices. The view holds the results of transform.
-func (k *Cluster) watchEndpoints(transform cache.TransformFunc, same func(old, new heldSlice) bool, kick func()) {
+func (k *Cluster) watchEndpoints(transform cache.TransformFunc, same func(before, after heldSlice) bool, kick func()) {
 	watch(k, &k.endpointSlices, watchOptions[heldSlice]{
 		client:    k.clients.kube.discovery,
 		resource:  "endpointslices",
@@ -119,7 +119,7 @@ func (k *Cluster) watchEndpoints(transform cache.TransformFunc, same func(old, n
 
 // watchConfig watches a kind of holdfast.dev. Changes that same reports as equal kick a controller only, which writes
 // the statuses.
-func watchConfig[T object](k *Cluster, view **View[T], resource string, same func(old, new T) bool) {
+func watchConfig[T object](k *Cluster, view **View[T], resource string, same func(before, after T) bool) {
 	if k.config.isController() {
 		same = nil
 	}

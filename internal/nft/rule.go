@@ -112,15 +112,15 @@ func Mask(register uint32, bits []byte) *expr.Bitwise {
 	}
 }
 
-// ChangeMark clears some bits of a packet's mark and sets others. It overwrites Reg.
-func ChangeMark(clear, set uint32) Rule {
+// ChangeMark clears the bits of a mask in a packet's mark, and sets others. It overwrites Reg.
+func ChangeMark(mask, set uint32) Rule {
 	return Expr(
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: Reg},
 		&expr.Bitwise{
 			SourceRegister: Reg,
 			DestRegister:   Reg,
 			Len:            4,
-			Mask:           Native(^(clear | set)),
+			Mask:           Native(^(mask | set)),
 			Xor:            Native(set),
 		},
 		&expr.Meta{

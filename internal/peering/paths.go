@@ -181,7 +181,7 @@ func unnumberedLinks(peers []lb.Peer) []string {
 
 // resolve returns the peers with the addresses of the routers that were found, and these routers by the names of the
 // peers.
-func resolve(peers []lb.Peer, found func(link string) unnumbered.Router) ([]lb.Peer, map[string]unnumbered.Router) {
+func resolve(peers []lb.Peer, found func(linkName string) unnumbered.Router) ([]lb.Peer, map[string]unnumbered.Router) {
 	routers := map[string]unnumbered.Router{}
 	peers = slices.Clone(peers)
 	for i, p := range peers {
