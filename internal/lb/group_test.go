@@ -1,0 +1,128 @@
+package lb
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// TestGroups checks over random histories that groups are the Services that addresses connect, that each address has
+// a single group, and that a group with the same members stays the same.
+func TestGroups(t *testing.T) {
+	kept := 0
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		var groups Groups
+		var services []*Service
+		var leaving []Leaving
+		for range 100 {
+			services, leaving = changed(random, services, leaving)
+			before := slices.Clone(groups.All)
+			differs := groups.Form(services, leaving)
+			if differs == slices.Equal(before, groups.All) {
+				t.Fatalf("seed %d: the groups differ: %v", seed, differs)
+			}
+			check(t, &groups, services, leaving)
+			for _, g := range groups.All {
+				isSame := func(o *Group) bool {
+					return slices.Equal(o.Services, g.Services) && slices.Equal(o.Leaving, g.Leaving)
+				}
+				i := slices.IndexFunc(before, isSame)
+				if i >= 0 && before[i] != g {
+					t.Fatalf("seed %d: a group with the same members is another one", seed)
+				}
+				if i >= 0 {
+					kept++
+				}
+			}
+		}
+	}
+	if kept < 10_000 {
+		t.Errorf("%d groups stayed, which are too few to show anything", kept)
+	}
+}
+
+// changed replaces or removes a Service, or lets one leave.
+func changed(random *rand.Rand, services []*Service, leaving []Leaving) ([]*Service, []Leaving) {
+	services, leaving = slices.Clone(services), slices.Clone(leaving)
+	s := &Service{Key: Key{Name: fmt.Sprintf("%02d", random.IntN(30))}}
+	for range random.IntN(3) {
+		s.Addresses = append(s.Addresses, netip.AddrFrom4([4]byte{192, 0, 2, byte(random.IntN(40))}))
+	}
+	services = slices.DeleteFunc(services, func(o *Service) bool { return o.Key == s.Key })
+	leaving = slices.DeleteFunc(leaving, func(l Leaving) bool { return l.Key == s.Key })
+	switch random.IntN(6) {
+	case 0:
+		leaving = append(leaving, Leaving{Key: s.Key, Served: *s})
+	case 1:
+	default:
+		services = append(services, s)
+	}
+	slices.SortFunc(services, func(a, b *Service) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(leaving, func(a, b Leaving) int { return a.Key.Compare(b.Key) })
+	return services, leaving
+}
+
+// check compares groups with the Services that addresses connect, which it finds in another way.
+func check(t *testing.T, groups *Groups, services []*Service, leaving []Leaving) {
+	t.Helper()
+	all := slices.Clone(services)
+	for i := range leaving {
+		if len(leaving[i].Served.Addresses) > 0 {
+			all = append(all, &leaving[i].Served)
+		}
+	}
+	name := map[Key]string{}
+	for _, s := range all {
+		name[s.Key] = s.Key.Name
+	}
+	for range all { // spread the lowest name until nothing changes
+		for _, a := range all {
+			for _, b := range all {
+				sharesAddress := slices.ContainsFunc(a.Addresses, func(x netip.Addr) bool {
+					return slices.Contains(b.Addresses, x)
+				})
+				if sharesAddress {
+					name[a.Key] = min(name[a.Key], name[b.Key])
+				}
+			}
+		}
+	}
+
+	names := map[string]*Group{}
+	count := 0
+	for _, g := range groups.All {
+		for _, s := range slices.Concat(g.Services, g.Leaving) {
+			count++
+			other := names[name[s.Key]]
+			if other != nil && other != g {
+				t.Fatalf("%v is in another group than %s", s.Key, name[s.Key])
+			}
+			names[name[s.Key]] = g
+			for _, a := range s.Addresses {
+				if groups.At(a) != g || !g.Has(a) {
+					t.Fatalf("%s has another group than %v", a, s.Key)
+				}
+			}
+		}
+	}
+	if len(names) != len(groups.All) || count != len(all) {
+		t.Fatalf("%d groups of %d Services, want %d of %d", len(groups.All), count, len(names), len(all))
+	}
+	order := func(a, b *Group) int {
+		x, xStays := a.first()
+		y, yStays := b.first()
+		switch {
+		case xStays && !yStays:
+			return -1
+		case yStays && !xStays:
+			return 1
+		}
+		return x.Key.Compare(y.Key)
+	}
+	if !slices.IsSortedFunc(groups.All, order) {
+		t.Fatal("the groups are not in order")
+	}
+}
