@@ -48,7 +48,9 @@ var pureImports = []string{
 }
 
 // single are the packages that start no goroutine. make test-unit runs them without the race detector.
-var single = []string{"internal/config", "internal/detect", "internal/ipam", "internal/lb", "internal/plan"}
+var single = []string{
+	"internal/config", "internal/detect", "internal/ipam", "internal/lb", "internal/memo", "internal/plan",
+}
 
 // dates says where a file takes the date of a time, or strips its monotonic
 // reading: what is compared then is the wall clock, which an administrator may set.
