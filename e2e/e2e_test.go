@@ -139,7 +139,6 @@ var once = []testCase{
 	{"Chaos", testChaos},
 	{"DataPath", testDataPath},
 	{"Chart", testChart},
-	{"Witness", testWitness},
 }
 
 func TestE2E(t *testing.T) {

@@ -55,7 +55,6 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		KeysVersion: w.membership.keysVersion,
 		ProxyFaults: w.proxies.Faults,
 	})
-	w.witness = newWitness(w)
 	return w, nil
 }
 

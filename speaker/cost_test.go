@@ -177,7 +177,7 @@ func (w *costly) start(b *testing.B, api *rest.Config) {
 	w.stop = stop
 	for _, run := range []func(context.Context) error{
 		w.links.Run, w.layer2.Run, w.relays.Run, w.filter.table.Run, w.cluster.Run, w.endpoints.Run, w.liveness.Run,
-		w.prober.Run, w.witness.Run, w.hang.Run, w.report.Run, w.conntrack.Run,
+		w.prober.Run, w.hang.Run, w.report.Run, w.conntrack.Run,
 	} {
 		w.group.Go(func() error { return run(ctx) })
 	}

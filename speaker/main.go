@@ -90,7 +90,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	slack := daemon.NewLoop(daemon.LoopConfig{Name: "slack", Log: log, Sync: slacken})
 	for _, run := range []func(context.Context) error{
 		w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.Run, w.liveness.Run, w.prober.Run,
-		w.witness.Run, w.owners.loop.Run, w.hang.Run, w.report.Run, w.conntrack.Run, slack.Run,
+		w.owners.loop.Run, w.hang.Run, w.report.Run, w.conntrack.Run, slack.Run,
 	} {
 		group.Go(func() error { return run(ctx) })
 	}

@@ -72,7 +72,6 @@ func newTestSyncer(links func() []lb.Interface) *syncer {
 		Refused: func() {},
 	})
 	w.peering = peering.New(peering.Config{Log: log, BGP: w.bgp, Links: links, Changed: func() {}})
-	w.witness = newWitness(w)
 	return w
 }
 

@@ -66,8 +66,6 @@ type debugState struct {
 	HeadStart bool
 	Proxy     any
 	KubeProxy string
-	// Looks counts the comparisons of the plan with a plan from scratch.
-	Looks int64
 }
 
 // debug returns the answer of /debug/state.
@@ -86,7 +84,6 @@ func (w *syncer) debug() any {
 		HeadStart: w.headstart.InForce(),
 		Proxy:     w.divert.State(),
 		KubeProxy: w.boot.Waiting(),
-		Looks:     w.witness.looks.Load(),
 	}
 }
 
@@ -149,7 +146,6 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
 	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, number(w.hang.since.Load() != nil))
 	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(w.divert.Repairs()), "proxy")
-	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(w.witness.repairs.Load()), "plan")
 	tables := map[string]bool{
 		"filter":    w.filter.inForce(),
 		"headstart": w.headstart.InForce(),

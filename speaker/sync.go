@@ -46,9 +46,8 @@ type syncer struct {
 	memberFacts   *memberFacts
 	// sent is the metadata that was last sent to the other speakers.
 	sent atomic.Pointer[lb.Member]
-	// memory makes the plans, and witness checks it.
-	memory  plan.Memory
-	witness *witness
+	// memory makes the plans.
+	memory plan.Memory
 	// last is the result of the last run; nil before the first.
 	last atomic.Pointer[planned]
 }

@@ -57,51 +57,52 @@ type eligibility struct {
 }
 
 // advertisers returns the nodes that advertise a Service.
-func (p *planner) advertisers(s *lb.Service) *advertisers {
+func (c *common) advertisers(s *lb.Service) *advertisers {
 	isSelected := false
 	all := make([]eligibility, len(s.Addresses))
 	for i, a := range s.Addresses {
-		all[i] = p.eligibility(s, a)
+		all[i] = c.eligibility(s, a)
 		isSelected = isSelected || len(all[i].ads) > 0
 	}
 	switch {
 	case !isSelected:
 		return &advertisers{}
 	case s.Local:
-		return p.newAdvertisers(s, all)
+		return c.newAdvertisers(s, all)
 	}
 
-	// Quoted: no tenant can write what reads as another selector.
-	class := fmt.Sprintf("%q %v", s.NodeSelectors, all)
-	if known, ok := p.advertisersOf[class]; ok {
+	class := fmt.Sprint(selectorKey(s.NodeSelectors), all)
+	known, exists := c.advertisersOf[class]
+	if exists {
 		return known
 	}
 
-	out := p.newAdvertisers(s, all)
-	if len(p.advertisersOf) >= maxRankings {
-		clear(p.advertisersOf)
+	out := c.newAdvertisers(s, all)
+	if len(c.advertisersOf) >= maxRankings {
+		clear(c.advertisersOf)
 	}
-	p.advertisersOf[class] = out
+	c.advertisersOf[class] = out
 	return out
 }
 
 // eligibility returns what decides which nodes may advertise an address of a Service.
-func (p *planner) eligibility(s *lb.Service, a netip.Addr) eligibility {
-	e := eligibility{family: lb.FamilyOf(a), ads: p.ads.selecting(s, p.pools.pool(s, a))}
+func (c *common) eligibility(s *lb.Service, a netip.Addr) eligibility {
+	e := eligibility{family: lb.FamilyOf(a), ads: c.ads.selecting(s, c.pools.pool(s, a))}
 	if len(e.ads) == 0 {
 		return e
 	}
 
 	e.refusal = refusal(s, e.family)
-	e.isCutOff = p.outOfReach([]*lb.Service{s}, e.family)
-	e.isAlone = !e.isCutOff && p.refusedByPreceding([]*lb.Service{s}, e.family)
+	alone := []*lb.Service{s}
+	e.isCutOff = c.outOfReach(alone, e.family)
+	e.isAlone = !e.isCutOff && c.refusedByPreceding(alone, e.family)
 
 	isServedByAll := !s.Local && len(s.NodeSelectors) == 0
 	for _, ad := range e.ads {
-		if p.ranged.in(p.closing(ad, a)) {
+		if c.ranged.in(c.closing(ad, a)) {
 			e.ranged = append(e.ranged, ad)
 		}
-		if !isServedByAll && !p.prefix(ad, a).IsSingleIP() {
+		if !isServedByAll && !c.prefix(ad, a).IsSingleIP() {
 			e.partial = append(e.partial, ad)
 		}
 	}
@@ -109,10 +110,10 @@ func (p *planner) eligibility(s *lb.Service, a netip.Addr) eligibility {
 }
 
 // newAdvertisers computes the advertisers of a Service from the eligibility of its addresses.
-func (p *planner) newAdvertisers(s *lb.Service, all []eligibility) *advertisers {
+func (c *common) newAdvertisers(s *lb.Service, all []eligibility) *advertisers {
 	out := &advertisers{left: map[string]lb.Reason{}}
 	for _, e := range all {
-		d := p.division(s, e)
+		d := c.division(s, e)
 		out.divisions = append(out.divisions, d)
 		maps.Copy(out.left, d.leave)
 		switch {
@@ -122,54 +123,59 @@ func (p *planner) newAdvertisers(s *lb.Service, all []eligibility) *advertisers 
 			out.nodes = out.nodes.With(d.stay...)
 		}
 	}
-	maps.DeleteFunc(out.left, func(name string, _ lb.Reason) bool { return out.nodes.Has(name) })
+	isAdvertiser := func(name string, _ lb.Reason) bool { return out.nodes.Has(name) }
+	maps.DeleteFunc(out.left, isAdvertiser)
 
-	out.connected = p.withSession(s, out.nodes)
-	out.sentence = p.sentence(s, out.nodes, out.left)
+	out.connected = c.withSession(s, out.nodes)
+	out.sentence = c.sentence(s, out.nodes, out.left)
 	return out
 }
 
 // division returns which nodes advertise an address, and which leave it to them.
-func (p *planner) division(s *lb.Service, e eligibility) division {
+func (c *common) division(s *lb.Service, e eligibility) division {
 	d := division{eligibility: e, leave: map[string]lb.Reason{}}
 	if len(e.ads) == 0 {
 		return d
 	}
 
-	d.stay, d.why = p.mayAdvertise(s, e)
-	// A node without kube-proxy's rules leaves an address even to a node that drains.
-	p.divide(&d, func(name string) lb.Reason {
-		if p.rulesGone(name) {
+	d.stay, d.why = c.mayAdvertise(s, e)
+	lacksRules := func(name string) lb.Reason {
+		if c.rulesGone(name) {
 			return lb.KubeProxyNotReady
 		}
 		return ""
-	})
-	complete := p.complete(s, e.family, d.stay)
-	p.divide(&d, func(name string) lb.Reason {
+	}
+	c.divide(&d, lacksRules) // such a node leaves an address even to a node that drains
+
+	complete := c.complete(s, e.family, d.stay)
+	lacksPorts := func(name string) lb.Reason {
 		if !complete.Has(name) {
 			return lb.PortNotServed
 		}
 		return ""
-	})
-	p.divide(&d, func(name string) lb.Reason {
+	}
+	c.divide(&d, lacksPorts)
+
+	goes := func(name string) lb.Reason {
 		if s.Terminates(name, e.family) {
 			return unservedHere(s)
 		}
-		return p.whyLeaves(name)
-	})
+		return c.whyLeaves(name)
+	}
+	c.divide(&d, goes)
 	if len(d.stay) == 0 || len(e.partial) == 0 {
 		return d
 	}
 
 	d.outside = map[int][]string{}
 	for _, ad := range e.partial {
-		d.outside[ad] = p.outside(s, e, ad)
+		d.outside[ad] = c.outside(s, e, ad)
 	}
 	return d
 }
 
 // divide moves nodes that leave an address to others from stay to leave. No node leaves it where no other takes it.
-func (p *planner) divide(d *division, whyLeaves func(name string) lb.Reason) {
+func (c *common) divide(d *division, whyLeaves func(name string) lb.Reason) {
 	isTaken := false
 	leaving := map[string]lb.Reason{}
 	for _, name := range d.stay {
@@ -178,24 +184,25 @@ func (p *planner) divide(d *division, whyLeaves func(name string) lb.Reason) {
 			leaving[name] = why
 			continue
 		}
-		isTaken = isTaken || p.keepsRoutes(name, d.family)
+		isTaken = isTaken || c.keepsRoutes(name, d.family)
 	}
 	if !isTaken || len(leaving) == 0 {
 		return
 	}
 
-	d.stay = slices.DeleteFunc(slices.Clone(d.stay), func(name string) bool { return leaving[name] != "" })
+	isLeaving := func(name string) bool { return leaving[name] != "" }
+	d.stay = slices.DeleteFunc(slices.Clone(d.stay), isLeaving)
 	maps.Copy(d.leave, leaving)
 }
 
 // keepsRoutes reports whether a node will go on with routes of a family: no node leaves anything to a node whose own
 // sessions end soon, or are down.
-func (p *planner) keepsRoutes(name string, f lb.Family) bool {
-	return !p.state.Stopping[name] && !p.state.SpeakerDown[name] && !p.sessionless(name, f)
+func (c *common) keepsRoutes(name string, f lb.Family) bool {
+	return !c.state.Stopping[name] && !c.state.SpeakerDown[name] && !c.sessionless(name, f)
 }
 
 // complete returns the nodes that serve every port which any of these nodes serves.
-func (p *planner) complete(s *lb.Service, f lb.Family, nodes lb.Names) lb.Names {
+func (c *common) complete(s *lb.Service, f lb.Family, nodes lb.Names) lb.Names {
 	if s.IsEven() {
 		return nodes
 	}
@@ -205,33 +212,36 @@ func (p *planner) complete(s *lb.Service, f lb.Family, nodes lb.Names) lb.Names 
 			all += s.Declared(b)
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return s.ServedPorts(name, f) < all })
+	lacksPorts := func(name string) bool { return s.ServedPorts(name, f) < all }
+	return slices.DeleteFunc(slices.Clone(nodes), lacksPorts)
 }
 
 // mayAdvertise returns the nodes that can serve an address and have a peer for it, or why there are none.
-func (p *planner) mayAdvertise(s *lb.Service, e eligibility) (out lb.Names, why lb.Reason) {
+func (c *common) mayAdvertise(s *lb.Service, e eligibility) (out lb.Names, why lb.Reason) {
 	if e.refusal != "" {
 		return nil, e.refusal
 	}
 	refused, peerless, unfiltered := false, false, false
-	for i := range p.nodes {
-		name := p.nodes[i].Name
-		if p.reason(i, s, e.family, p.ads, e.ads) != "" || e.isAlone && p.yieldsTo(name) {
+	for i := range c.nodes {
+		name := c.nodes[i].Name
+		isYielding := e.isAlone && c.yieldsTo(name)
+		if isYielding || c.reason(i, s, e.family, c.ads, e.ads) != "" {
 			continue
 		}
-		if e.isCutOff && !p.cutOffFrom(name) {
+		if e.isCutOff && !c.cutOffFrom(name) {
 			refused = true
 			continue
 		}
-		reaches, filters := p.attracts(i, e)
+		reaches, filters := c.attracts(i, e)
 		if filters {
 			out = append(out, name)
 		}
-		peerless, unfiltered = peerless || !reaches, unfiltered || reaches && !filters
+		peerless = peerless || !reaches
+		unfiltered = unfiltered || reaches && !filters
 	}
 	switch {
 	case unfiltered:
-		return out, p.unfiltered()
+		return out, c.unfiltered()
 	case peerless:
 		return out, lb.NoPeer
 	case refused:
@@ -242,14 +252,15 @@ func (p *planner) mayAdvertise(s *lb.Service, e eligibility) (out lb.Names, why 
 
 // attracts reports whether the node of this index has a peer to which one of the advertisements sends an address, and
 // whether it can filter what such a route brings.
-func (p *planner) attracts(i int, e eligibility) (reaches, filters bool) {
-	name := p.nodes[i].Name
-	filtersAll := !p.state.Unfit[name].Has(lb.Unfiltered)
+func (c *common) attracts(i int, e eligibility) (reaches, filters bool) {
+	name := c.nodes[i].Name
+	filtersAll := !c.state.Unfit[name].Has(lb.Unfiltered)
 	for _, ad := range e.ads {
-		if p.ads[ad].nodes[i] && len(p.peersFor(name, e.family, ad)) > 0 {
-			reaches = true
-			filters = filters || filtersAll || !slices.Contains(e.ranged, ad)
+		if !c.ads[ad].nodes[i] || len(c.peersFor(name, e.family, ad)) == 0 {
+			continue
 		}
+		reaches = true
+		filters = filters || filtersAll || !slices.Contains(e.ranged, ad)
 	}
 	return reaches, filters
 }
@@ -257,16 +268,17 @@ func (p *planner) attracts(i int, e eligibility) (reaches, filters bool) {
 // outside returns the nodes that may advertise a route over an address, and cannot serve the address: what the route
 // brings them for it is lost. So the nodes that serve the address advertise it beside the route, whether such a node
 // has the route yet or not: it may come at any time, with another Service.
-func (p *planner) outside(s *lb.Service, e eligibility, ad int) (names []string) {
+func (c *common) outside(s *lb.Service, e eligibility, ad int) (names []string) {
 	e.ads = []int{ad}
-	eligible, _ := p.mayAdvertise(s, e)
-	complete := p.complete(s, e.family, eligible)
-	for i := range p.nodes {
-		n := &p.nodes[i]
-		if n.barred != "" || !p.ads[ad].nodes[i] || complete.Has(n.Name) && !s.Terminates(n.Name, e.family) {
+	eligible, _ := c.mayAdvertise(s, e)
+	complete := c.complete(s, e.family, eligible)
+	for i := range c.nodes {
+		n := &c.nodes[i]
+		serves := complete.Has(n.Name) && !s.Terminates(n.Name, e.family)
+		if serves || n.barred != "" || !c.ads[ad].nodes[i] {
 			continue
 		}
-		_, filters := p.attracts(i, e)
+		_, filters := c.attracts(i, e)
 		if filters {
 			names = append(names, n.Name)
 		}
@@ -277,13 +289,12 @@ func (p *planner) outside(s *lb.Service, e eligibility, ad int) (names []string)
 // withSession returns the nodes among these that have a BGP session for an address of the Service, all if none has one:
 // the message names them, and one of them writes it. The others still plan the routes, which routers get as soon as
 // there is a session.
-func (p *planner) withSession(s *lb.Service, nodes lb.Names) lb.Names {
-	out := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool {
-		return !slices.ContainsFunc(
-			s.Addresses,
-			func(a netip.Addr) bool { return !p.sessionless(name, lb.FamilyOf(a)) },
-		)
-	})
+func (c *common) withSession(s *lb.Service, nodes lb.Names) lb.Names {
+	lacksSession := func(name string) bool {
+		hasSession := func(a netip.Addr) bool { return !c.sessionless(name, lb.FamilyOf(a)) }
+		return !slices.ContainsFunc(s.Addresses, hasSession)
+	}
+	out := slices.DeleteFunc(slices.Clone(nodes), lacksSession)
 	if len(out) == 0 || len(out) == len(nodes) {
 		return nodes
 	}
@@ -291,17 +302,18 @@ func (p *planner) withSession(s *lb.Service, nodes lb.Names) lb.Names {
 }
 
 // sessionless reports whether no established BGP session of a node carries routes of a family.
-func (p *planner) sessionless(name string, f lb.Family) bool {
-	return p.state.Unfit[name].Has(lb.SessionlessOf(f))
+func (c *common) sessionless(name string, f lb.Family) bool {
+	return c.state.Unfit[name].Has(lb.SessionlessOf(f))
 }
 
 // sentence says which nodes advertise a Service, and which leave it to them.
-func (p *planner) sentence(s *lb.Service, nodes lb.Names, left map[string]lb.Reason) string {
-	out := "advertised by " + lb.SomeOf(p.withSession(s, nodes))
+func (c *common) sentence(s *lb.Service, nodes lb.Names, left map[string]lb.Reason) string {
+	out := "advertised by " + lb.SomeOf(c.withSession(s, nodes))
 	if len(left) > 0 {
 		out += " (not " + leftBy(left) + ")"
 	}
-	gone := slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return !p.rulesGone(name) })
+	hasRules := func(name string) bool { return !c.rulesGone(name) }
+	gone := slices.DeleteFunc(slices.Clone(nodes), hasRules)
 	if len(gone) > 0 {
 		out += fmt.Sprintf(" (rules of kube-proxy are gone on %s: %s)", lb.SomeOf(gone), lb.KubeProxyNotReady)
 	}

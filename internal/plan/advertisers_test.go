@@ -25,10 +25,10 @@ func TestAdvertisersOfClass(t *testing.T) {
 			p := m.ForNode("w1", w.State)
 			w.Here.Advertised = p.Advertised
 
-			planner := m.last.Load()
+			c := m.planner.common
 			seen := map[*advertisers]bool{}
 			for _, s := range withSingleAddresses(w.Services) {
-				got, want := planner.advertisers(s), byItself(planner, s)
+				got, want := c.advertisers(s), byItself(c, s)
 				if !reflect.DeepEqual(got, want) {
 					t.Fatalf("seed %d, step %d, %v: -by itself +of its class\n%s", seed, step, s.Key, cmp.Diff(want, got, inside...))
 				}
@@ -59,16 +59,16 @@ func withSingleAddresses(services []*lb.Service) []*lb.Service {
 	return out
 }
 
-// byItself returns the advertisers of a Service as a planner without a table would compute them.
-func byItself(p *planner, s *lb.Service) *advertisers {
+// byItself returns the advertisers of a Service as they would be computed without a table.
+func byItself(c *common, s *lb.Service) *advertisers {
 	all := make([]eligibility, len(s.Addresses))
 	for i, a := range s.Addresses {
-		all[i] = p.eligibility(s, a)
+		all[i] = c.eligibility(s, a)
 	}
 	if !slices.ContainsFunc(all, func(e eligibility) bool { return len(e.ads) > 0 }) {
 		return &advertisers{}
 	}
-	return p.newAdvertisers(s, all)
+	return c.newAdvertisers(s, all)
 }
 
 // TestAdvertisersBound checks that tenants cannot make the table of classes grow without a bound, and that a Service
@@ -86,7 +86,7 @@ func TestAdvertisersBound(t *testing.T) {
 
 	var m Memory
 	p := m.ForNode("w1", s)
-	if n := len(m.last.Load().advertisersOf); n > maxRankings {
+	if n := len(m.planner.advertisersOf); n > maxRankings {
 		t.Errorf("the table has %d classes, more than %d", n, maxRankings)
 	}
 	for k, v := range p.Verdicts.All() {

@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"cmp"
-	"fmt"
 	"hash/fnv"
 	"maps"
 	"net/netip"
@@ -11,6 +9,20 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
+
+// cluster is the nodes of a State.
+type cluster struct {
+	// nodes that the API server or the membership knows, ordered by name.
+	nodes []node
+	// all and living are the indexes of all nodes, and of those whose speakers live; me is the index of the planned one,
+	// or -1.
+	all, living []int
+	me          int
+	// barred are the names of the nodes that may announce nothing, by reason.
+	barred map[lb.Reason][]string
+	// peers with which each known node holds sessions.
+	peers map[string][]lb.Peer
+}
 
 // node is an lb.Node with what a plan needs to know of it.
 type node struct {
@@ -25,7 +37,7 @@ type node struct {
 type scope struct {
 	name     string
 	pools    map[*lb.Pool]bool
-	nodes    []bool // by index in planner.nodes
+	nodes    []bool // by index in cluster.nodes
 	services []lb.Selector
 }
 
@@ -33,35 +45,40 @@ type scope struct {
 type scopes []scope
 
 // readNodes lists the nodes that the API server or the membership knows, ordered by name.
-func (p *planner) readNodes() {
-	names := slices.AppendSeq(slices.Collect(maps.Keys(p.state.Members)), maps.Keys(p.state.Nodes))
+func (c *common) readNodes() {
+	c.barred, c.peers = map[lb.Reason][]string{}, map[string][]lb.Peer{}
+	members := slices.Collect(maps.Keys(c.state.Members))
+	names := slices.AppendSeq(members, maps.Keys(c.source.Nodes))
 	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		p.all = append(p.all, len(p.nodes))
-		p.nodes = append(p.nodes, newNode(name, p.state))
-		if p.state.Members[name] {
-			p.living = append(p.living, len(p.all)-1)
+	names = slices.Compact(names)
+
+	c.nodes, c.all = make([]node, 0, len(names)), make([]int, 0, len(names))
+	for i, name := range names {
+		n := newNode(name, c.source)
+		c.nodes = append(c.nodes, n)
+		c.all = append(c.all, i)
+		if n.alive {
+			c.living = append(c.living, i)
 		}
-		if n, known := p.state.Nodes[name]; known {
-			p.peers[name] = p.peersOf(n)
-		}
-	}
-	for _, n := range p.nodes {
 		if n.barred != "" {
-			p.barred[n.barred] = append(p.barred[n.barred], n.Name)
+			c.barred[n.barred] = append(c.barred[n.barred], name)
+		}
+		known, exists := c.source.Nodes[name]
+		if exists {
+			c.peers[name] = c.peersOf(known)
 		}
 	}
-	for why, names := range p.barred {
-		p.barred[why] = slices.Clip(names)
+	for why, names := range c.barred {
+		c.barred[why] = slices.Clip(names)
 	}
 }
 
 func newNode(name string, s lb.State) node {
-	n, known := s.Nodes[name]
+	n, isKnown := s.Nodes[name]
 	out := node{Node: n, hash: hashString(name), alive: s.Members[name]}
 	out.Name = name
 	switch {
-	case !known:
+	case !isKnown:
 		// Its Node object is not here yet, or gone: no advertisement can select it.
 		out.obstacle = lb.NodeNotSelected
 	case n.Excluded:
@@ -70,18 +87,21 @@ func newNode(name string, s lb.State) node {
 		// It would attract traffic that it cannot forward to any endpoint yet, even on another node.
 		out.obstacle = lb.KubeProxyNotReady
 	}
-	if out.barred = out.obstacle; !out.alive {
+
+	out.barred = out.obstacle
+	if !out.alive {
 		out.barred = lb.NotMember
 	}
 	return out
 }
 
 // whyLeaves returns why a node leaves to others what these can announce too; "" if it does not.
-func (p *planner) whyLeaves(name string) lb.Reason {
-	switch n := p.state.Nodes[name]; {
-	case p.rulesGone(name):
+func (c *common) whyLeaves(name string) lb.Reason {
+	n := c.state.Nodes[name]
+	switch {
+	case c.rulesGone(name):
 		return lb.KubeProxyNotReady
-	case n.NetworkUnavailable || p.state.Unfit[name].Has(lb.PodsUnreached):
+	case n.NetworkUnavailable || c.state.Unfit[name].Has(lb.PodsUnreached):
 		return lb.NetworkUnavailable
 	case n.Draining:
 		return lb.NodeDraining
@@ -90,34 +110,38 @@ func (p *planner) whyLeaves(name string) lb.Reason {
 }
 
 // rulesGone reports whether a node forwards no new connection, since kube-proxy's rules are not in its kernel any more.
-func (p *planner) rulesGone(name string) bool { return p.state.Unfit[name].Has(lb.RulesGone) }
+func (c *common) rulesGone(name string) bool { return c.state.Unfit[name].Has(lb.RulesGone) }
 
-func (p *planner) scope(name string, s lb.Scope) scope {
+// forwards reports whether the kernel of a node forwards packets to endpoints, as far as this node knows.
+func (c *common) forwards(name string) bool {
+	_, isKnown := c.state.Nodes[name]
+	isUp := c.state.Members[name] || c.state.Left[name]
+	return isKnown && isUp && !c.state.Unfit[name].Has(lb.Booting)
+}
+
+func (c *common) scope(name string, s lb.Scope) scope {
 	out := scope{
 		name:     name,
 		pools:    map[*lb.Pool]bool{},
-		nodes:    make([]bool, len(p.nodes)),
+		nodes:    make([]bool, len(c.nodes)),
 		services: s.ServiceSelectors,
 	}
-	for i := range p.state.Pools {
-		pool := &p.state.Pools[i]
+	for i := range c.state.Pools {
+		pool := &c.state.Pools[i]
 		if s.Selects(pool) {
 			out.pools[pool] = true
 		}
 	}
-	for i, n := range p.nodes {
+	for i, n := range c.nodes {
 		out.nodes[i] = selects(s.NodeSelectors, n.Labels)
 	}
 	return out
 }
 
 // index returns the index of the named node; -1 for none.
-func (p *planner) index(name string) int {
-	i, found := slices.BinarySearchFunc(
-		p.nodes,
-		name,
-		func(n node, name string) int { return strings.Compare(n.Name, name) },
-	)
+func (c *common) index(name string) int {
+	compare := func(n node, name string) int { return strings.Compare(n.Name, name) }
+	i, found := slices.BinarySearchFunc(c.nodes, name, compare)
 	if !found {
 		return -1
 	}
@@ -125,13 +149,30 @@ func (p *planner) index(name string) int {
 }
 
 // indexes returns the indexes of the named nodes, in order.
-func (p *planner) indexes(names lb.Names) (out []int) {
+func (c *common) indexes(names lb.Names) (out []int) {
 	for _, name := range names {
-		if i := p.index(name); i >= 0 {
+		i := c.index(name)
+		if i >= 0 {
 			out = append(out, i)
 		}
 	}
 	return out
+}
+
+// nodeAt returns the node that has an address; "" for none. What a speaker says of its links counts more than what
+// Nodes list.
+func (c *common) nodeAt(a netip.Addr) (listed string) {
+	hasAddress := func(l lb.Link) bool { return slices.Contains(l.Addresses, a) }
+	for i := range c.nodes {
+		n := &c.nodes[i]
+		if slices.ContainsFunc(c.state.Links[n.Name], hasAddress) {
+			return n.Name
+		}
+		if listed == "" && slices.Contains(n.Addresses, a) {
+			listed = n.Name
+		}
+	}
+	return listed
 }
 
 // selecting returns the indexes of the advertisements that select a Service with an address of a pool.
@@ -147,7 +188,12 @@ func (all scopes) selecting(s *lb.Service, pool *lb.Pool) []int {
 
 // onNode reports whether one of these advertisements selects the node of this index.
 func (all scopes) onNode(ads []int, i int) bool {
-	return slices.ContainsFunc(ads, func(ad int) bool { return all[ad].nodes[i] })
+	for _, ad := range ads {
+		if all[ad].nodes[i] {
+			return true
+		}
+	}
+	return false
 }
 
 // selects reports whether one of the selectors matches labels, or there is no selector.
@@ -190,8 +236,9 @@ func refusal(s *lb.Service, f lb.Family) lb.Reason {
 
 // reason returns why a node may not announce the addresses of a family of a Service that these advertisements select;
 // "" if it may.
-func (p *planner) reason(i int, s *lb.Service, f lb.Family, of scopes, ads []int) lb.Reason {
-	switch n := &p.nodes[i]; {
+func (c *common) reason(i int, s *lb.Service, f lb.Family, of scopes, ads []int) lb.Reason {
+	n := &c.nodes[i]
+	switch {
 	case n.barred != "":
 		return n.barred
 	case !of.onNode(ads, i):
@@ -199,101 +246,6 @@ func (p *planner) reason(i int, s *lb.Service, f lb.Family, of scopes, ads []int
 	default:
 		return n.refuses(s, f)
 	}
-}
-
-// explain returns a reason that depends on nodes or endpoints, and its sentence. Of a proxied Service the reason is
-// mostly another.
-func (p *planner) explain(s *lb.Service, f lb.Family, why lb.Reason, of scopes, ads []int) (lb.Reason, string) {
-	names := p.hindered(s, f, of, ads)
-	if text := noProxy(s, f, why, names[lb.NoProxy]); s.Proxied && text != "" {
-		return lb.NoProxy, text
-	}
-	return why, p.message(s, f, why, names, of, ads)
-}
-
-// selectedBy says what keeps the named nodes from being selected for a Service that these advertisements select.
-func (p *planner) selectedBy(s *lb.Service, nodes []string, of scopes, ads []int) string {
-	var out []string
-	isLeftOut := func(i int) bool { return !of.onNode(ads, i) }
-	if slices.ContainsFunc(p.indexes(nodes), isLeftOut) {
-		for _, ad := range ads {
-			out = append(out, "nodeSelectors of "+of[ad].name)
-		}
-	}
-	isRefused := func(i int) bool { return !selects(s.NodeSelectors, p.nodes[i].Labels) }
-	if slices.ContainsFunc(p.indexes(nodes), isRefused) {
-		out = append(out, "the Service's holdfast.dev/node-selector, or OpenStack's")
-	}
-	if len(out) == 0 {
-		return ""
-	}
-	return " by " + lb.SomeOf(out)
-}
-
-// hindered returns the nodes that may not announce a Service that these advertisements select, by reason.
-func (p *planner) hindered(s *lb.Service, f lb.Family, of scopes, ads []int) map[lb.Reason][]string {
-	names := maps.Clone(p.barred)
-	for i, n := range p.nodes {
-		if n.barred != "" {
-			continue
-		}
-		r := p.reason(i, s, f, of, ads)
-		if r == "" && p.state.Unfit[n.Name].Has(lb.Unfiltered) {
-			r = lb.FilterNotInForce
-		}
-		if r != "" {
-			names[r] = append(names[r], n.Name)
-		}
-	}
-	return names
-}
-
-// message returns the sentence for such a reason, given the nodes that may not announce.
-func (p *planner) message(
-	s *lb.Service,
-	f lb.Family,
-	why lb.Reason,
-	names map[lb.Reason][]string,
-	of scopes,
-	ads []int,
-) string {
-	switch why {
-	case lb.ProxyRefused:
-		return "the Service asks for proxies and may not have them: its condition holdfast.dev/Proxied says why"
-	case lb.NoServingEndpoint:
-		return fmt.Sprintf("no endpoint serves a port of the Service over %s", f)
-	case lb.IgnoredByKubeProxy:
-		return "kube-proxy does not serve the Service, since it or its EndpointSlices have the label " +
-			"service.kubernetes.io/service-proxy-name or service.kubernetes.io/headless"
-	case lb.FilterNotEnforceable:
-		return "nothing enforces the source ranges of the annotations or of the pool, " +
-			"since Holdfast does not filter (dataPath: Other)"
-	case lb.CutOff:
-		return fmt.Sprintf(
-			"node %s is cut off from half of the speakers or more and reaches no node with a serving endpoint (%s)",
-			p.node,
-			lb.SomeOf(s.ServingNodes(f)),
-		)
-	case lb.FilterNotInForce:
-		return "no node that may announce can keep the filter of the source ranges in force (" +
-			lb.SomeOf(names[why]) + ")"
-	}
-	delete(names, lb.FilterNotInForce)
-	var parts []string
-	for _, r := range slices.Sorted(maps.Keys(names)) {
-		part := fmt.Sprintf("%s: %s", r, lb.SomeOf(names[r]))
-		switch r {
-		case lb.NodeNotSelected:
-			part += cmp.Or(p.selectedBy(s, names[r], of, ads), ", without a Node object")
-		case lb.NodeExcluded:
-			part += " by the label node.kubernetes.io/exclude-from-external-load-balancers"
-		}
-		parts = append(parts, part)
-	}
-	if len(parts) == 0 {
-		return "no node may announce: there is no node"
-	}
-	return "no node may announce (" + strings.Join(parts, "; ") + ")"
 }
 
 func hashString(s string) uint64 { return hash([]byte(s)) }

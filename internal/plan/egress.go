@@ -11,7 +11,7 @@ import (
 // Egress returns what the node of the last plan does about outgoing connections. It is not part of a Plan: pods and
 // slices change more often than announcements, and nothing else depends on them.
 func (m *Memory) Egress() lb.Egress {
-	last := m.last.Load()
+	last := m.planner
 	if last == nil || last.me < 0 {
 		return lb.Egress{}
 	}
@@ -204,8 +204,12 @@ func sharesSubnet(a, b lb.Link) bool {
 // that rest are among them, since answers to older connections may still arrive.
 func (p *planner) passes() (out []lb.EgressPass) {
 	for _, s := range p.state.Slices {
-		holders := p.servicesOf[s.Address]
-		if s.Node == p.node || len(holders) == 0 {
+		g := p.groups.At(s.Address)
+		if s.Node == p.node || g == nil {
+			continue
+		}
+		holders := holders(g, s.Address)
+		if len(holders) == 0 {
 			continue
 		}
 		ads := p.l2.selecting(holders[0], p.pools.pool(holders[0], s.Address))

@@ -2,203 +2,145 @@ package plan
 
 import (
 	"cmp"
-	"maps"
+	"iter"
 	"net/netip"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// filter plans which packets this node lets through at addresses that are not as in the last plan. Every node filters
-// all frontends: packets for an address may arrive at a node that does not announce it.
-func (p *planner) filter(last *planner, before *Plan) {
-	part, f, b := p.state, &p.plan.Filter, &last.plan.Filter
-	part.Services = nil
-	for i, again := range p.changes.again {
-		if again {
-			part.Services = append(part.Services, p.state.Services[i])
-		}
-	}
-	all := frontends(part, p.pools, p.node)
-	f.Pings = with(&p.changes, b.Pings, p.pings(part.Services, all))
-	f.Frontends = with(&p.changes, b.Frontends, keptAll(before.Filter.Frontends, byAddress(all), equalFrontends))
-	f.Guarded = kept(b.Guarded, p.guarded())
-	if p.changes.terms || p.changes.whole {
-		f.Reset, f.Open = kept(b.Reset, p.rangesOf(func(o *lb.Pool) bool { return o.Reset })), kept(b.Open, p.open())
-	}
-}
-
-// pings returns the addresses of the frontends of some Services that can be served from this node, which are ordered by
-// address. The node answers pings to them whether it announces them or not, as kube-proxy serves them: so no ping is
-// lost while an address moves, or while a speaker starts and does not know the others yet.
-func (p *planner) pings(services []*lb.Service, frontends []lb.Frontend) map[netip.Addr]struct{} {
-	type part struct {
-		service lb.Key
-		family  lb.Family
-	}
-	served := map[part]bool{}
-	for _, s := range services {
-		for _, family := range []lb.Family{lb.IPv4, lb.IPv6} {
-			served[part{s.Key, family}] = s.Serves(p.node, family)
-		}
-	}
-	for i := range p.state.Leaving {
-		key := p.state.Leaving[i].Served.Key
-		delete(served, part{key, lb.IPv4})
-		delete(served, part{key, lb.IPv6})
-	}
-	out := map[netip.Addr]struct{}{}
-	for i := range frontends {
-		if f := &frontends[i]; served[part{f.Service, lb.FamilyOf(f.Address)}] {
-			out[f.Address] = struct{}{}
-		}
-	}
-	return out
-}
-
-func equalFrontends(a, b []lb.Frontend) bool { return slices.EqualFunc(a, b, lb.Frontend.Equal) }
-
-// byAddress returns ordered frontends by their addresses.
-func byAddress(frontends []lb.Frontend) map[netip.Addr][]lb.Frontend {
-	out := map[netip.Addr][]lb.Frontend{}
-	for _, f := range frontends {
-		out[f.Address] = append(out[f.Address], f)
-	}
-	return out
-}
-
-// guarded returns all ranges that Holdfast may serve: the pools, and the addresses of Services that leave, since
-// kube-proxy serves these until they are gone from the status. It leaves out the addresses on this node's links, and
-// those that another load balancer serves. What a Node lists as its own does not count: who writes one Node would open
-// all others.
-func (p *planner) guarded() []lb.Range {
-	all := lb.Subtract(p.pools.ranges.Ranges(), p.unguarded())
-	for _, l := range p.state.Leaving {
-		for _, a := range l.Addresses {
-			all = append(all, lb.Range{From: a, To: a})
-		}
-	}
-	return without(lb.Joined(all), slices.AppendSeq(slices.Clone(p.state.Here.Addresses), maps.Keys(p.state.Reserved)))
-}
-
-// unguarded returns what the pools leave alone, without the addresses that Services have.
-func (p *planner) unguarded() []lb.Range {
-	var all []lb.Range
-	for i := range p.state.Pools {
-		all = append(all, p.state.Pools[i].Unguarded...)
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	return without(lb.Joined(all), slices.Collect(maps.Keys(p.servicesOf)))
-}
-
-// open returns the ranges in which undeclared ports are left alone, without the addresses of Services with ports beyond
-// their namespace's bound, which are closed.
-func (p *planner) open() []lb.Range {
-	var bounded []netip.Addr
-	for _, s := range p.exceptions {
-		if len(s.Unserved) > 0 {
-			bounded = append(bounded, s.Addresses...)
-		}
-	}
-	return without(p.rangesOf(func(o *lb.Pool) bool { return o.Open }), bounded)
-}
-
-// rangesOf returns the ranges of the pools with a wish, and addresses cut from them.
-func (p *planner) rangesOf(wished func(*lb.Pool) bool) []lb.Range {
-	var all []lb.Range
-	for _, r := range p.pools.ranges {
-		if wished(r.Owner) {
-			all = append(all, r.Range)
-		}
-	}
-	for _, s := range p.exceptions {
-		for _, origin := range s.Record {
-			if pool := p.pools.pool(s, origin.Address); pool != nil && wished(pool) {
-				all = append(all, lb.Range{From: origin.Address, To: origin.Address})
+// filter plans which packets this node lets through at the addresses of a group. Every node filters all frontends:
+// packets for an address may arrive at a node that does not announce it. A filter on an address of this node's links
+// would cut the node off.
+func (g *group) filter() {
+	var all []lb.Frontend
+	for s := range served(g.Group) {
+		for _, a := range s.Addresses {
+			if !g.known(a).isOnLink {
+				all = append(all, g.frontends(s, a)...)
 			}
 		}
 	}
-	return lb.Joined(all)
+
+	services := g.answering()
+	isAnswering := func(f lb.Frontend) bool {
+		s := services[f.Service]
+		return s != nil && s.Serves(g.node, lb.FamilyOf(f.Address))
+	}
+	for list := range byAddress(merged(all)) {
+		here := g.effect(list[0].Address)
+		here.frontends = &list
+		here.answersPings = slices.ContainsFunc(list, isAnswering)
+	}
 }
 
-// without returns disjoint, ordered ranges without some addresses.
-func without(ranges []lb.Range, addresses []netip.Addr) []lb.Range {
-	slices.SortFunc(addresses, netip.Addr.Compare)
-	var out []lb.Range
-	for _, r := range ranges {
-		i, _ := slices.BinarySearchFunc(addresses, r.From, netip.Addr.Compare)
-		for ; i < len(addresses) && r.From.IsValid() && r.Contains(addresses[i]); i++ {
-			if a := addresses[i]; r.From.Less(a) {
-				out = append(out, lb.Range{From: r.From, To: a.Prev()})
-			}
-			r.From = addresses[i].Next()
-		}
-		if r.From.IsValid() && !r.To.Less(r.From) {
-			out = append(out, r)
-		}
+// answering returns the Services that stay. This node answers pings to their addresses if it can serve these, whether
+// it announces them or not, as kube-proxy serves them: so no ping is lost while an address moves, or while a speaker
+// starts and does not know the others yet.
+func (g *group) answering() map[lb.Key]*lb.Service {
+	out := make(map[lb.Key]*lb.Service, len(g.Services))
+	for _, s := range g.Services {
+		out[s.Key] = s
+	}
+	for _, s := range g.Leaving {
+		delete(out, s.Key)
 	}
 	return out
+}
+
+// byAddress yields the frontends of each address; they are ordered.
+func byAddress(frontends []lb.Frontend) iter.Seq[[]lb.Frontend] {
+	return func(yield func([]lb.Frontend) bool) {
+		for len(frontends) > 0 {
+			n := 1
+			for n < len(frontends) && frontends[n].Address == frontends[0].Address {
+				n++
+			}
+			if !yield(slices.Clip(frontends[:n])) {
+				return
+			}
+			frontends = frontends[n:]
+		}
+	}
+}
+
+// served yields the Services that kube-proxy serves: those that stay, and those that leave.
+func served(g *lb.Group) iter.Seq[*lb.Service] {
+	return func(yield func(*lb.Service) bool) {
+		for _, list := range [][]*lb.Service{g.Services, g.Leaving} {
+			for _, s := range list {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Frontends returns the frontends of all Services that stay, ordered by address, protocol and port, without what
 // differs between nodes.
 func Frontends(s lb.State) []lb.Frontend {
-	s.Leaving = nil
-	return frontends(s, newPoolIndex(s.Pools), "")
-}
-
-// frontends returns the frontends as one node sees them; node is "" for none.
-func frontends(s lb.State, pools poolIndex, node string) []lb.Frontend {
-	own := map[netip.Addr]bool{}
+	isOwn := map[netip.Addr]bool{}
 	for _, a := range s.Here.Addresses {
-		own[a] = true
+		isOwn[a] = true
 	}
-	out := make([]lb.Frontend, 0, len(s.Services)) // each is large
-	for _, sv := range served(&s) {
+	pools := newPoolIndex(s.Pools)
+	all := make([]lb.Frontend, 0, len(s.Services)) // each is large
+	for _, sv := range s.Services {
 		for _, a := range sv.Addresses {
-			if own[a] {
-				continue // a filter on an address of this node's links would cut the node off
+			if isOwn[a] {
+				continue
 			}
-			f := frontendOf(sv, a, pools.pool(sv, a))
-			switch allowed := sv.InternalAllowed && f.HasRanges(); {
-			case sv.Proxied: // the ClusterIP would lead past the proxies
-				f.Inside = allowed
-			case allowed && !sv.InternalLocal:
-				f.ClusterIP = sameFamily(sv.ClusterIPs, a)
-			}
-
-			refused := sv.ProxyRefused
-			var proxy *lb.ProxyPod
-			if sv.Proxied {
-				proxy = proxyOf(&s, node, sv, a)
-				refused = proxy == nil || proxy.Node != node
-			}
-			local := sv.Local && !sv.Proxied
+			f := agreedFrontend(sv, a, pools)
 			for _, p := range sv.Ports {
 				f.Protocol, f.Port = p.Protocol, p.Port
-				f.Refuse = node != "" && (refused ||
-					proxy != nil && !proxy.Has(sv, p) ||
-					local && !sv.ServesPort(node, lb.FamilyOf(a), p))
-				out = append(out, f)
+				all = append(all, f)
 			}
 		}
 	}
-	return merged(out)
+	return merged(all)
 }
 
-// served returns the Services that kube-proxy serves: those that stay, and those that leave.
-func served(s *lb.State) []*lb.Service {
-	out := slices.Clone(s.Services)
-	for i := range s.Leaving {
-		out = append(out, &s.Leaving[i].Served)
+// agreedFrontend returns what all nodes know of the frontends of a Service at an address, without a port.
+func agreedFrontend(s *lb.Service, a netip.Addr, pools poolIndex) lb.Frontend {
+	f := frontendOf(s, a, pools.pool(s, a))
+	isAllowed := s.InternalAllowed && f.HasRanges()
+	switch {
+	case s.Proxied: // the ClusterIP would lead past the proxies
+		f.Inside = isAllowed
+	case isAllowed && !s.InternalLocal:
+		f.ClusterIP = sameFamily(s.ClusterIPs, a)
+	}
+	return f
+}
+
+// frontends returns the frontends of a Service at an address as this node sees them.
+func (g *group) frontends(s *lb.Service, a netip.Addr) (out []lb.Frontend) {
+	f := agreedFrontend(s, a, g.pools)
+	isRefused := s.ProxyRefused
+	var proxy *lb.ProxyPod
+	if s.Proxied {
+		proxy = g.proxyOf(s, a)
+		isRefused = proxy == nil || proxy.Node != g.node
+	}
+	isLocal := s.Local && !s.Proxied
+
+	for _, p := range s.Ports {
+		f.Protocol, f.Port = p.Protocol, p.Port
+		isUnserved := isLocal && !s.ServesPort(g.node, lb.FamilyOf(a), p)
+		lacksPort := proxy != nil && !proxy.Has(s, p)
+		f.Refuse = isRefused || lacksPort || isUnserved
+		out = append(out, f)
 	}
 	return out
 }
 
 func compareFrontends(a, b *lb.Frontend) int {
-	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+	return cmp.Or(
+		a.Address.Compare(b.Address),
+		cmp.Compare(a.Protocol, b.Protocol),
+		cmp.Compare(a.Port, b.Port),
+	)
 }
 
 // frontendOf returns the terms of a Service and its pool for one address. If all allowed ranges are of the other
@@ -228,7 +170,8 @@ func sameFamily(all []netip.Addr, a netip.Addr) netip.Addr {
 
 // ofFamily returns the prefixes of an address's family, of a list that has IPv4 before IPv6.
 func ofFamily(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
-	six := slices.IndexFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	isIPv6 := func(p netip.Prefix) bool { return p.Addr().Is6() }
+	six := slices.IndexFunc(prefixes, isIPv6)
 	switch {
 	case six < 0 && a.Is6():
 		return nil
@@ -252,9 +195,11 @@ func intersection(a, b []netip.Prefix) []netip.Prefix {
 		case !x.Overlaps(y):
 			b = b[1:]
 		case x.Bits() >= y.Bits():
-			out, a = append(out, x), a[1:]
+			out = append(out, x)
+			a = a[1:]
 		default:
-			out, b = append(out, y), b[1:]
+			out = append(out, y)
+			b = b[1:]
 		}
 	}
 	return out
@@ -268,10 +213,13 @@ func merged(frontends []lb.Frontend) []lb.Frontend {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(i, j int) int { return compareFrontends(&frontends[i], &frontends[j]) })
+	compare := func(i, j int) int { return compareFrontends(&frontends[i], &frontends[j]) }
+	slices.SortStableFunc(order, compare)
+
 	out := make([]lb.Frontend, 0, len(frontends))
 	for _, i := range order {
-		if n := len(out); n == 0 || compareFrontends(&out[n-1], &frontends[i]) != 0 {
+		n := len(out)
+		if n == 0 || compareFrontends(&out[n-1], &frontends[i]) != 0 {
 			out = append(out, frontends[i])
 		} else {
 			out[n-1] = both(out[n-1], frontends[i])
@@ -291,8 +239,10 @@ func both(a, b lb.Frontend) lb.Frontend {
 	a.Deny = lb.Outermost(slices.Concat(a.Deny, b.Deny))
 	a.ConnectionLimit = lower(a.ConnectionLimit, b.ConnectionLimit)
 	a.RateLimit = lower(a.RateLimit, b.RateLimit)
-	a.Refuse, a.LogDrops = a.Refuse && b.Refuse, a.LogDrops || b.LogDrops
-	a.ClusterIP, a.Inside = netip.Addr{}, a.Inside && b.Inside
+	a.Refuse = a.Refuse && b.Refuse
+	a.LogDrops = a.LogDrops || b.LogDrops
+	a.ClusterIP = netip.Addr{}
+	a.Inside = a.Inside && b.Inside
 	return a
 }
 
@@ -302,36 +252,4 @@ func lower(a, b int) int {
 		return max(a, b)
 	}
 	return min(a, b)
-}
-
-// poolIndex finds the pool of an address.
-type poolIndex struct {
-	ranges lb.Index[*lb.Pool]
-	byName map[string]*lb.Pool
-}
-
-func newPoolIndex(pools []lb.Pool) poolIndex {
-	byName := map[string]*lb.Pool{}
-	for i := range pools {
-		byName[pools[i].Name] = &pools[i]
-	}
-	return poolIndex{
-		lb.IndexOf(slices.Collect(maps.Values(byName)), func(p *lb.Pool) []lb.Range { return p.Ranges }),
-		byName,
-	}
-}
-
-// pool returns the pool of an address: the pool that contains it, else the pool that it was assigned from; nil for
-// none.
-func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool {
-	if pool := x.ranges.Find(a); pool != nil {
-		return pool
-	}
-	return x.byName[s.Record.Of(a).Pool]
-}
-
-// exceptional reports whether a Service has an address beyond the pools, or ports that are not served.
-func (x poolIndex) exceptional(s *lb.Service) bool {
-	return len(s.Unserved) > 0 ||
-		slices.ContainsFunc(s.Record, func(o lb.Origin) bool { return x.ranges.Find(o.Address) == nil })
 }

@@ -15,22 +15,17 @@ import (
 // withholds its addresses here. A Service is led by the ports that the proxy has; others are refused. What this node
 // and its pods send goes to a proxy on another node, if there is none here; what comes from outside is refused then.
 
-// proxyOf returns the proxy to which a node leads connections to an address of a proxied Service, nil for none: its own
-// that serves the Service, even if it terminates, else a ready one elsewhere, on a living node if possible. The choice
-// among several depends on their names and the address alone.
-func proxyOf(s *lb.State, node string, sv *lb.Service, a netip.Addr) (chosen *lb.ProxyPod) {
-	var rank, points uint64
-	for i := range s.ProxyPods {
-		pod, of := &s.ProxyPods[i], uint64(0)
-		switch own := pod.Node == node; {
-		case !sameFamily(pod.Addresses, a).IsValid() || own && !serves(pod, sv) || !own && !pod.Ready:
+// proxyOf returns the proxy to which this node leads connections to an address of a proxied Service, nil for none: its
+// own that serves the Service, even if it terminates, else a ready one elsewhere, on a living node if possible. The
+// choice among several depends on their names and the address alone.
+func (g *group) proxyOf(s *lb.Service, a netip.Addr) (chosen *lb.ProxyPod) {
+	var rank int
+	var points uint64
+	for i := range g.in.proxies {
+		pod := &g.in.proxies[i]
+		of := g.proxyRank(pod, s)
+		if of < 0 || !sameFamily(pod.Addresses, a).IsValid() {
 			continue
-		case own && pod.Ready:
-			of = 3
-		case own:
-			of = 2
-		case s.Members[pod.Node]:
-			of = 1
 		}
 		sc := score(hashString(pod.Name), hashAddress(a))
 		if chosen == nil || cmp.Or(cmp.Compare(of, rank), cmp.Compare(sc, points)) > 0 {
@@ -40,84 +35,115 @@ func proxyOf(s *lb.State, node string, sv *lb.Service, a netip.Addr) (chosen *lb
 	return chosen
 }
 
+// proxyRank returns the rank of a proxy for a Service on this node; -1 if it may not serve the Service there.
+func (c *common) proxyRank(pod *lb.ProxyPod, s *lb.Service) int {
+	isOwn := pod.Node == c.node
+	switch {
+	case isOwn && !serves(pod, s), !isOwn && !pod.Ready:
+		return -1
+	case isOwn && pod.Ready:
+		return 3
+	case isOwn:
+		return 2
+	case c.state.Members[pod.Node]:
+		return 1
+	}
+	return 0
+}
+
 // serves reports whether a proxy serves a port of a Service, as far as this node knows.
 func serves(pod *lb.ProxyPod, s *lb.Service) bool {
-	return slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return proxiable(p) && pod.Has(s, p) })
+	isServed := func(p lb.Port) bool { return proxiable(p) && pod.Has(s, p) }
+	return slices.ContainsFunc(s.Ports, isServed)
 }
 
 // servesAll reports whether a proxy serves all ports of a Service, as far as this node knows.
 func servesAll(pod *lb.ProxyPod, s *lb.Service) bool {
-	return !slices.ContainsFunc(s.Ports, func(p lb.Port) bool { return !proxiable(p) || !pod.Has(s, p) })
+	isUnserved := func(p lb.Port) bool { return !proxiable(p) || !pod.Has(s, p) }
+	return !slices.ContainsFunc(s.Ports, isUnserved)
 }
 
 // lacksNamespace reports whether a node says that its proxies do not serve the namespace of a proxied Service.
-func lacksNamespace(s *lb.State, node string, sv *lb.Service) bool {
-	lacks := s.LacksProxy[node]
-	return sv.Proxied && len(lacks) > 0 && slices.Contains(lacks, lb.NamespaceHash(sv.Key.Namespace))
+func (c *common) lacksNamespace(node string, s *lb.Service) bool {
+	lacks := c.state.LacksProxy[node]
+	return s.Proxied && len(lacks) > 0 && slices.Contains(lacks, lb.NamespaceHash(s.Key.Namespace))
 }
 
 // proxiable reports whether proxies can serve a port.
 func proxiable(p lb.Port) bool { return p.Protocol == "TCP" && p.NodePort != 0 }
 
 // proxiedHere reports whether a proxy of this node serves a proxied Service at an address.
-func proxiedHere(s *lb.State, node string, sv *lb.Service, a netip.Addr) bool {
-	pod := proxyOf(s, node, sv, a)
-	return pod != nil && pod.Node == node
+func (g *group) proxiedHere(s *lb.Service, a netip.Addr) bool {
+	pod := g.proxyOf(s, a)
+	return pod != nil && pod.Node == g.node
 }
 
 // lacksProxy reports whether a Service is proxied and no proxy of this node serves it at any of its addresses.
-func (p *planner) lacksProxy(s *lb.Service) bool {
-	return s.Proxied &&
-		!slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return proxiedHere(&p.state, p.node, s, a) })
+func (g *group) lacksProxy(s *lb.Service) bool {
+	isHere := func(a netip.Addr) bool { return g.proxiedHere(s, a) }
+	return s.Proxied && !slices.ContainsFunc(s.Addresses, isHere)
 }
 
 // missesProxy reports whether a Service is proxied and no proxy of this node serves it at one of its addresses.
-func (p *planner) missesProxy(s *lb.Service) bool {
-	return s.Proxied &&
-		slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !proxiedHere(&p.state, p.node, s, a) })
+func (g *group) missesProxy(s *lb.Service) bool {
+	isElsewhere := func(a netip.Addr) bool { return !g.proxiedHere(s, a) }
+	return s.Proxied && slices.ContainsFunc(s.Addresses, isElsewhere)
+}
+
+// ways are what a node does for the proxied Services of a group.
+type ways struct {
+	diversions []lb.Diversion
+	// nodePorts are closed.
+	nodePorts []uint16
+	// proxied are the Services that proxies of this node serve.
+	proxied []lb.Key
 }
 
 // divert plans where connections to proxied Services go on this node, which node ports it refuses, and which Services
 // its own proxies serve, in force or not. As kube-proxy does, it goes on for Services that leave.
-func (p *planner) divert() {
-	out := &p.plan
-	if out.ClosedNodePorts, out.Diversions, out.Proxied = nil, nil, nil; p.proxied == 0 && len(p.state.Leaving) == 0 {
-		return // as mostly
+func (g *group) divert() {
+	if !g.Proxied {
+		return
 	}
-	own := p.state.Here.Addresses
-	for _, s := range served(&p.state) {
+	g.ways = &ways{}
+	for s := range served(g.Group) {
 		if !s.Proxied {
 			continue
 		}
 		for _, port := range slices.Concat(s.Ports, s.Unserved) {
 			if proxiable(port) {
-				out.ClosedNodePorts = append(out.ClosedNodePorts, port.NodePort)
+				g.ways.nodePorts = append(g.ways.nodePorts, port.NodePort)
 			}
 		}
 		for _, a := range s.Addresses {
-			pod := proxyOf(&p.state, p.node, s, a)
-			if pod == nil || slices.Contains(own, a) {
-				continue
-			}
-			for _, port := range s.Ports {
-				if proxiable(port) && pod.Has(s, port) {
-					to := netip.AddrPortFrom(sameFamily(pod.Addresses, a), port.NodePort)
-					out.Diversions = append(
-						out.Diversions,
-						lb.Diversion{Address: a, Port: port.Port, To: to, Remote: pod.Node != p.node},
-					)
-				}
-			}
+			g.divertAddress(s, a)
 		}
 	}
-	for _, s := range p.state.Services {
-		if s.Proxy != nil && p.readyHere(s) {
-			out.Proxied = append(out.Proxied, s.Key)
+	for _, s := range g.Services {
+		if s.Proxy != nil && g.readyHere(s) {
+			g.ways.proxied = append(g.ways.proxied, s.Key)
 		}
 	}
-	slices.Sort(out.ClosedNodePorts)
-	out.ClosedNodePorts = slices.Compact(out.ClosedNodePorts)
-	out.Diversions = diversions(out.Diversions)
+}
+
+// divertAddress plans where connections to an address of a proxied Service go.
+func (g *group) divertAddress(s *lb.Service, a netip.Addr) {
+	pod := g.proxyOf(s, a)
+	if pod == nil || g.known(a).isOnLink {
+		return
+	}
+	for _, port := range s.Ports {
+		if !proxiable(port) || !pod.Has(s, port) {
+			continue
+		}
+		one := lb.Diversion{
+			Address: a,
+			Port:    port.Port,
+			To:      netip.AddrPortFrom(sameFamily(pod.Addresses, a), port.NodePort),
+			Remote:  pod.Node != g.node,
+		}
+		g.ways.diversions = append(g.ways.diversions, one)
+	}
 }
 
 // diversions are ordered, one for each frontend, the first. Two Services have one frontend only if another program
@@ -131,27 +157,23 @@ func diversions(all []lb.Diversion) []lb.Diversion {
 // Entering returns the diversions of a plan, and the ways of the last plan that end with it. Ways to proxies of other
 // nodes wait for the plan's filter, which keeps from them what comes from outside: no answer to it would come back
 // through this node.
-func (p Plan) Entering(last Plan, filtered bool) []lb.Diversion {
-	ways := slices.Clone(p.Diversions)
-	if !filtered {
-		ways = slices.DeleteFunc(ways, func(d lb.Diversion) bool { return d.Remote })
+func (p Plan) Entering(last Plan, isFiltered bool) []lb.Diversion {
+	all := slices.Clone(p.Diversions)
+	if !isFiltered {
+		all = slices.DeleteFunc(all, func(d lb.Diversion) bool { return d.Remote })
 	}
-	return diversions(append(ways, last.Diversions...))
+	return diversions(append(all, last.Diversions...))
 }
 
 // readyHere reports whether ready proxies of this node serve a Service in the families of all its addresses, or in any
 // before it has one.
-func (p *planner) readyHere(s *lb.Service) bool {
-	serve := func(a netip.Addr) bool {
-		return slices.ContainsFunc(p.state.ProxyPods, func(pod lb.ProxyPod) bool {
-			return pod.Ready &&
-				pod.Node == p.node &&
-				servesAll(&pod, s) &&
-				(!a.IsValid() ||
-					sameFamily(pod.Addresses, a).IsValid())
-		})
+func (g *group) readyHere(s *lb.Service) bool {
+	isReady := func(pod lb.ProxyPod) bool { return pod.Ready && pod.Node == g.node && servesAll(&pod, s) }
+	isUnserved := func(a netip.Addr) bool {
+		serves := func(pod lb.ProxyPod) bool { return isReady(pod) && sameFamily(pod.Addresses, a).IsValid() }
+		return !slices.ContainsFunc(g.in.proxies, serves)
 	}
-	return serve(netip.Addr{}) && !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !serve(a) })
+	return slices.ContainsFunc(g.in.proxies, isReady) && !slices.ContainsFunc(s.Addresses, isUnserved)
 }
 
 // noProxy returns the sentence on a proxied Service that no node announces because no proxy is where it should be; ""

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -85,8 +86,8 @@ func (r rank) remark() string {
 }
 
 // first returns the indexes of the highest in rank among the nodes that may win an election.
-func (p *planner) first(e *election, r *ranking, among []int, may func(i int) bool) []int {
-	return highest(among, func(i int) rank { return p.rankIn(e, r, i) }, may)
+func (c *common) first(e *election, r *ranking, among []int, may func(i int) bool) []int {
+	return highest(among, func(i int) rank { return c.rankIn(e, r, i) }, may)
 }
 
 // highest returns the indexes of the highest in rank.
@@ -95,7 +96,8 @@ func highest(among []int, rankOf func(i int) rank, may func(i int) bool) []int {
 	var best rank
 	for _, i := range among {
 		rank := rankOf(i)
-		if len(out) > 0 && rank < best || !may(i) {
+		isLower := len(out) > 0 && rank < best
+		if isLower || !may(i) {
 			continue
 		}
 		if rank > best {
@@ -108,15 +110,16 @@ func highest(among []int, rankOf func(i int) rank, may func(i int) bool) []int {
 
 // rankIn returns the rank of a node in an election. To the rank that it has for all Services with the same
 // advertisements it adds what it serves of these Services.
-func (p *planner) rankIn(e *election, r *ranking, i int) rank {
+func (c *common) rankIn(e *election, r *ranking, i int) rank {
 	out := r.ranks[i]
 	if e.even {
 		return out
 	}
-	name := p.nodes[i].Name
+
+	name := c.nodes[i].Name
 	ports := 0
 	for _, s := range e.services {
-		if !lacksNamespace(&p.state, name, s) {
+		if !c.lacksNamespace(name, s) {
 			ports += s.ServedPorts(name, e.family)
 		}
 	}
@@ -149,8 +152,9 @@ func (e *election) terminates(node string) bool {
 func (e *election) servesAllFamilies(node string) bool {
 	for _, a := range e.addresses {
 		f := lb.FamilyOf(a)
-		served := slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Serving(f) })
-		if served && !slices.ContainsFunc(e.services, func(s *lb.Service) bool { return s.Serves(node, f) }) {
+		isServing := func(s *lb.Service) bool { return s.Serving(f) }
+		servesHere := func(s *lb.Service) bool { return s.Serves(node, f) }
+		if slices.ContainsFunc(e.services, isServing) && !slices.ContainsFunc(e.services, servesHere) {
 			return false
 		}
 	}
@@ -158,67 +162,79 @@ func (e *election) servesAllFamilies(node string) bool {
 }
 
 // ranking returns the ranks of all nodes for an election.
-func (p *planner) ranking(e *election) *ranking {
+func (c *common) ranking(e *election) *ranking {
 	subnets := make([][]int, len(e.addresses))
 	for i, a := range e.addresses {
-		for j, subnet := range p.subnets {
-			if subnet.Contains(a) {
-				subnets[i] = append(subnets[i], j)
-			}
-		}
+		subnets[i] = c.subnetsWith(a)
 	}
 	first := single(e.addresses[0])
-	key := fmt.Sprint(e.ads, subnets, p.ranged.in(first))
-	if r, ok := p.rankings[key]; ok {
-		return r
+	key := fmt.Sprint(e.ads, subnets, c.ranged.in(first))
+	known, exists := c.rankings[key]
+	if exists {
+		return known
 	}
-	r := &ranking{make([]rank, len(p.nodes)), map[string][]int{}}
-	for i := range p.nodes {
-		r.ranks[i] = p.rank(i, e.ads, subnets)
-		if p.filters(p.nodes[i].Name, first) {
+
+	r := &ranking{make([]rank, len(c.nodes)), map[string][]int{}}
+	for i := range c.nodes {
+		r.ranks[i] = c.rank(i, e.ads, subnets)
+		if c.filters(c.nodes[i].Name, first) {
 			r.ranks[i] |= 1 << rankFilters
 		}
 	}
-	if len(p.rankings) >= maxRankings {
-		clear(p.rankings)
+	if len(c.rankings) >= maxRankings {
+		clear(c.rankings)
 	}
-	p.rankings[key] = r
+	c.rankings[key] = r
 	return r
 }
 
+// subnetsWith returns the indexes of the subnets that an address lies in.
+func (c *common) subnetsWith(a netip.Addr) (out []int) {
+	for i, subnet := range c.subnets {
+		if subnet.Contains(a) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
 // rank returns the rank of a node, but for rankFilters; subnets are the subnets of each address of an election.
-func (p *planner) rank(i int, ads []int, subnets [][]int) rank {
-	n := &p.nodes[i]
-	out := rank(p.reach(i, ads, subnets[0])) << rankReach
+func (c *common) rank(i int, ads []int, subnets [][]int) rank {
+	n := &c.nodes[i]
+	out := rank(c.reach(i, ads, subnets[0])) << rankReach
+	isGivenUp := i == c.me && c.state.Here.GivenUp
+	isLeaving := n.Draining || n.NetworkUnavailable || c.state.Unfit[n.Name].Has(lb.PodsUnreached)
 	switch {
-	case p.state.Stopping[n.Name] || i == p.me && p.state.Here.GivenUp:
+	case c.state.Stopping[n.Name] || isGivenUp:
 		out |= stopping << rankStay
-	case n.Draining || n.NetworkUnavailable || p.state.Unfit[n.Name].Has(lb.PodsUnreached):
+	case isLeaving:
 		out |= draining << rankStay
 	default:
 		out |= staying << rankStay
 	}
-	if !p.rulesGone(n.Name) {
+
+	if !c.rulesGone(n.Name) {
 		out |= 1 << rankRules
 	}
-	if !p.state.HeldDown[n.Name] {
+	if !c.state.HeldDown[n.Name] {
 		out |= 1 << rankNotHeldDown
 	}
-	if !slices.ContainsFunc(subnets, func(of []int) bool { return p.reach(i, ads, of) < carried }) {
+	isBeyond := func(of []int) bool { return c.reach(i, ads, of) < carried }
+	if !slices.ContainsFunc(subnets, isBeyond) {
 		out |= 1 << rankAllAddresses
 	}
-	return out | rank(p.weight(i, ads))<<rankWeight
+	return out | rank(c.weight(i, ads))<<rankWeight
 }
 
 // weight sums the preferences of the advertisements that select the node.
-func (p *planner) weight(i int, ads []int) uint32 {
+func (c *common) weight(i int, ads []int) uint32 {
 	var sum uint32
 	for _, ad := range ads {
-		if !p.l2[ad].nodes[i] {
+		if !c.l2[ad].nodes[i] {
 			continue
 		}
-		for _, preferred := range p.state.L2Advertisements[ad].Preferred {
-			if preferred.Selector.Matches(p.nodes[i].Labels) {
+		for _, preferred := range c.state.L2Advertisements[ad].Preferred {
+			if preferred.Selector.Matches(c.nodes[i].Labels) {
 				sum += uint32(preferred.Weight)
 			}
 		}

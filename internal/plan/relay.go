@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -12,75 +11,42 @@ import (
 
 // relay plans the relay of older connections to an address of this node: to the former owner, as long as that one
 // forwards.
-func (p *planner) relay(s *lb.Service, a netip.Addr, ads []int) {
-	former, start := p.former(s, a, ads)
-	if p.me < 0 || former == "" || former == p.node || !p.forwards(former) {
+func (g *group) relay(s *lb.Service, a netip.Addr, ads []int) {
+	former, start := g.former(s, a)
+	if g.me < 0 || former == "" || former == g.node || !g.forwards(former) {
 		return
 	}
-	via, link := p.nextHop(former, a, ads)
-	p.relays[a] = lb.Relay{Address: a, Former: former, Via: via, Link: link, Start: start}
+	via, link := g.nextHop(former, a, ads)
+	g.effect(a).relay = &lb.Relay{Address: a, Former: former, Via: via, Link: link, Start: start}
 }
 
 // relayGrace is how long a node goes on relaying for an address that it left to another owner: longer than any
 // client takes to learn the new owner's MAC.
 const relayGrace = 10 * time.Second
 
-// continued returns the relay of an address that is not as in the last plan. If the address moved on the previous relay
-// goes on for relayGrace: mostly such an address goes back to its former owner, and packets that still arrive here
-// belong there.
-func (p *planner) continued(a netip.Addr) (r lb.Relay, has bool) {
-	delete(p.ending, a)
-	r, has = p.relays[a]
-	if p.state.Here.Previous == nil {
-		return r, has
-	}
-	before, relayed := p.state.Here.Previous.Relays.Get(a)
-	if owner := p.plan.Owners.Of(a); !relayed || owner == "" || owner == p.node || !p.forwards(before.Former) {
-		return r, has
-	}
-	if before.Until.IsZero() {
-		before.Until = p.state.Now.Add(relayGrace)
-	}
-	p.ending[a] = before.Until
-	if p.state.Now.Before(before.Until) {
-		return before, true
-	}
-	return r, has
-}
-
-// continueRelays plans the relays to addresses that are not as in the last plan, or depend on the time.
-func (p *planner) continueRelays(last *planner) {
-	at := slices.Concat(slices.Collect(maps.Keys(p.changes.at)), slices.Collect(maps.Keys(p.ending)))
-	if p.changes.whole {
-		at = slices.Collect(maps.Keys(p.relays))
-		if previous := p.state.Here.Previous; previous != nil {
-			at = slices.AppendSeq(at, previous.Relays.Keys())
-		}
-	}
-	p.plan.Relays, p.plan.RelaysEnd = last.plan.Relays.With(slices.Values(at), p.continued), time.Time{}
-	for a, until := range p.ending {
-		if p.plan.Relays.Has(a) {
-			p.plan.RelaysEnd = lb.Sooner(p.plan.RelaysEnd, until)
-		}
-	}
-}
-
-// keepRelay keeps the relay of an address that no node may announce now: mostly its endpoints are not ready for a
-// moment, and its older connections are as before.
-func (p *planner) keepRelay(s *lb.Service, a netip.Addr, ads []int) {
-	previous := p.state.Here.Previous
-	if previous == nil {
+// continueRelay continues the previous relay of the address of this index for relayGrace, if the address moved on:
+// usually such an address goes back to its former owner, and packets that still arrive here belong there.
+func (g *group) continueRelay(i int) {
+	before, here := g.in.addresses[i].relay, &g.addresses[i]
+	isRelayed := before != lb.Relay{}
+	if !isRelayed || here.owner == "" || here.owner == g.node || !g.forwards(before.Former) {
 		return
 	}
-	if one := previous.Relays.Of(a); one.Former != "" && one.Until.IsZero() {
-		p.relay(s, a, ads)
+	if before.Until.IsZero() {
+		before.Until = g.clock.Time().Add(relayGrace)
+	}
+	if !g.clock.Passed(before.Until) {
+		here.relay = &before
 	}
 }
 
-// forwards reports whether the kernel of a node forwards packets to endpoints, as far as this node knows.
-func (p *planner) forwards(name string) bool {
-	_, known := p.state.Nodes[name]
-	return known && (p.state.Members[name] || p.state.Left[name]) && !p.state.Unfit[name].Has(lb.Booting)
+// keepRelay keeps the relay of an address that no node may announce now: usually its endpoints are not ready for a
+// moment, and its older connections are as before.
+func (g *group) keepRelay(s *lb.Service, a netip.Addr, ads []int) {
+	one := g.known(a).relay
+	if one.Former != "" && one.Until.IsZero() {
+		g.relay(s, a, ads)
+	}
 }
 
 // former returns the former owner of an address of this node, "" for none, and the Start of the relay. If the previous
@@ -90,41 +56,38 @@ func (p *planner) forwards(name string) bool {
 //   - the former owner that an earlier run of this speaker relayed to: it was killed, and nothing moved
 //   - the node that would own the address without this one. If it never did, its kernel resets the connections that
 //     the kernel of this node would have reset.
-func (p *planner) former(s *lb.Service, a netip.Addr, ads []int) (name string, start time.Time) {
-	if previous := p.state.Here.Previous; previous != nil {
-		owner, one := previous.Owners.Of(a), previous.Relays.Of(a)
+func (g *group) former(s *lb.Service, a netip.Addr) (name string, start time.Time) {
+	known := g.known(a)
+	if !g.isNew() {
 		switch {
-		case owner == "" && one.Former == "":
-			return p.announcedBy(s, a), p.date()
-		case owner != "" && owner != p.node:
-			return owner, p.date()
+		case known.owner == "" && known.relay.Former == "":
+			return g.announcedBy(s, a), g.clock.Time()
+		case known.owner != "" && known.owner != g.node:
+			return known.owner, g.clock.Time()
 		}
-		return one.Former, one.Start
+		return known.relay.Former, known.relay.Start
 	}
-	by := p.announcedBy(s, a)
-	if by == "" || by != p.node && p.forwards(by) {
-		return by, p.date()
+
+	by := g.announcedBy(s, a)
+	if by == "" || by != g.node && g.forwards(by) {
+		return by, g.clock.Time()
 	}
-	if via, found := p.state.Here.Inherited[a]; found {
-		if name := p.nodeAt(via); p.forwards(name) {
+	if known.inherited.IsValid() {
+		name = g.nodeAt(known.inherited)
+		if g.forwards(name) {
 			return name, time.Time{}
 		}
 	}
-	return p.runnerUp(s, a, ads), p.date()
-}
-
-// date returns the time. A Service whose plan has it is planned each time.
-func (p *planner) date() time.Time {
-	p.dated[p.current] = true
-	return p.state.Now
+	return g.runnerUp(s, a), g.clock.Time()
 }
 
 // announcedBy returns the node that announced an address for the Service, or for a Service that shares it, by the
 // record in lb.Service.AnnouncedBy; "" for none. It prefers a record that names another node.
-func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
+func (g *group) announcedBy(s *lb.Service, a netip.Addr) string {
 	by := s.AnnouncedBy.Of(a)
-	for _, other := range p.servicesOf[a] {
-		if by == "" || by == p.node {
+	for _, other := range g.Services {
+		isOther := by == "" || by == g.node
+		if isOther && slices.Contains(other.Addresses, a) {
 			by = cmp.Or(other.AnnouncedBy.Of(a), by)
 		}
 	}
@@ -132,43 +95,32 @@ func (p *planner) announcedBy(s *lb.Service, a netip.Addr) string {
 }
 
 // runnerUp returns the node that would own an address without this one; "" for none.
-func (p *planner) runnerUp(s *lb.Service, a netip.Addr, ads []int) string {
-	e := p.election(s, a, ads)
-	others := p.first(e, p.ranking(e), e.nodes, func(i int) bool { return i != p.me && p.may(e, i) })
-	if i := p.highestScore(others, e.key()); i >= 0 {
-		return p.nodes[i].Name
+func (g *group) runnerUp(s *lb.Service, a netip.Addr) string {
+	e := g.election(s, a)
+	mayInstead := func(i int) bool { return i != g.me && g.may(e, i) }
+	others := g.first(e, g.ranking(e), e.nodes, mayInstead)
+	i := g.highestScore(others, e.key())
+	if i < 0 {
+		return ""
 	}
-	return ""
-}
-
-// nodeAt returns the node that has an address; "" for none. What a speaker says of its links counts more than what
-// Nodes list.
-func (p *planner) nodeAt(a netip.Addr) (listed string) {
-	for i := range p.nodes {
-		n := &p.nodes[i]
-		if slices.ContainsFunc(p.state.Links[n.Name], func(l lb.Link) bool { return slices.Contains(l.Addresses, a) }) {
-			return n.Name
-		}
-		if listed == "" && slices.Contains(n.Addresses, a) {
-			listed = n.Name
-		}
-	}
-	return listed
+	return g.nodes[i].Name
 }
 
 // nextHop returns an address of another node, of the family of a, and this node's link on which it is reached without
 // a router: if possible the link that announces a, since the other node may accept a client's packet on no other
 // link. The zero Addr is none.
-func (p *planner) nextHop(name string, a netip.Addr, ads []int) (via netip.Addr, link string) {
-	links := p.state.Links[p.node]
-	if first, known := p.linkFor(p.me, ads, a); known {
+func (c *common) nextHop(name string, a netip.Addr, ads []int) (via netip.Addr, link string) {
+	links := c.state.Links[c.node]
+	first, isKnown := c.linkFor(c.me, ads, a)
+	if isKnown {
 		links = append([]lb.Link{first}, links...)
 	}
 	for _, l := range links {
-		if !p.announcedOn(p.me, ads, l) {
+		if !c.announcedOn(c.me, ads, l) {
 			continue // a container network has the same subnet on every node
 		}
-		if via := p.neighbour(name, a, l); via.IsValid() {
+		via = c.neighbour(name, a, l)
+		if via.IsValid() {
 			return via, l.Name
 		}
 	}
@@ -176,28 +128,23 @@ func (p *planner) nextHop(name string, a netip.Addr, ads []int) (via netip.Addr,
 }
 
 // neighbour returns an address of another node, of the family of a, on a link of this node; the zero Addr for none.
-func (p *planner) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
-	onLink := func(b netip.Addr) bool {
-		return b.Is4() == a.Is4() &&
-			slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool {
-				return !s.IsSingleIP() &&
-					s.Contains(b)
-			})
+func (c *common) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
+	isOnLink := func(b netip.Addr) bool {
+		hasAddress := func(s netip.Prefix) bool { return !s.IsSingleIP() && s.Contains(b) }
+		return b.Is4() == a.Is4() && slices.ContainsFunc(l.Prefixes, hasAddress)
 	}
-	for _, b := range p.state.Nodes[name].Addresses {
-		if onLink(b) {
+	for _, b := range c.state.Nodes[name].Addresses {
+		if isOnLink(b) {
 			return b
 		}
 	}
-	for _, theirs := range p.state.Links[name] {
-		if !slices.ContainsFunc(theirs.Prefixes, func(s netip.Prefix) bool {
-			return !s.IsSingleIP() &&
-				slices.Contains(l.Prefixes, s)
-		}) {
+	for _, theirs := range c.state.Links[name] {
+		if !sharesSubnet(theirs, l) {
 			continue
 		}
 		for _, b := range theirs.Addresses {
-			if onLink(b) || a.Is6() && b.Is6() && b.IsLinkLocalUnicast() {
+			isLinkLocal := a.Is6() && b.Is6() && b.IsLinkLocalUnicast()
+			if isLinkLocal || isOnLink(b) {
 				return b
 			}
 		}

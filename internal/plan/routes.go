@@ -1,11 +1,9 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -40,73 +38,42 @@ type routeTo struct {
 	leaving bool
 }
 
+// newRouteTable returns a table without routes.
+func newRouteTable(ads []lb.BGPAdvertisement) routeTable {
+	return routeTable{
+		ads:       ads,
+		routes:    map[netip.Prefix]map[string]*attributes{},
+		conflicts: map[netip.Prefix]string{},
+	}
+}
+
+// add adds one advertisement of a prefix to a peer.
 func (t routeTable) add(one routeTo) {
-	prefix, peer, index := one.prefix, one.peer, one.ad
-	ad := &t.ads[index]
-	byPeer := t.routes[prefix]
+	byPeer := t.routes[one.prefix]
 	if byPeer == nil {
 		byPeer = map[string]*attributes{}
-		t.routes[prefix] = byPeer
+		t.routes[one.prefix] = byPeer
 	}
-	r := byPeer[peer]
+	r := byPeer[one.peer]
 	if r == nil {
-		r = &attributes{oldest: index}
-		byPeer[peer] = r
+		r = &attributes{oldest: one.ad}
+		byPeer[one.peer] = r
 	}
+
 	r.staying = r.staying || !one.leaving
-	older, younger := &t.ads[min(r.oldest, index)], &t.ads[max(r.oldest, index)]
-	r.oldest = min(r.oldest, index)
+	older, younger := &t.ads[min(r.oldest, one.ad)], &t.ads[max(r.oldest, one.ad)]
+	r.oldest = min(r.oldest, one.ad)
 	if older.LocalPref != younger.LocalPref || older.MED != younger.MED || older.Prepend != younger.Prepend {
-		t.conflicts[prefix] = fmt.Sprintf("BGPAdvertisement %q is older than %q "+
-			"and gives %s another localPref, med or asPathPrepend, which is used",
-			older.Name, younger.Name, prefix)
+		t.conflicts[one.prefix] = fmt.Sprintf(
+			"BGPAdvertisement %q is older than %q and gives %s another localPref, med or asPathPrepend, which is used",
+			older.Name,
+			younger.Name,
+			one.prefix,
+		)
 	}
-	for _, c := range ad.Communities {
+	for _, c := range t.ads[one.ad].Communities {
 		if !slices.Contains(r.communities, c) {
 			r.communities = append(r.communities, c)
-		}
-	}
-}
-
-// advertise plans the routes with these prefixes that are not as in the last plan.
-func (p *planner) advertise(last *planner) {
-	prefixes := p.changes.prefixes
-	if len(prefixes) == 0 {
-		return
-	}
-	t := routeTable{p.state.BGPAdvertisements, map[netip.Prefix]map[string]*attributes{}, map[netip.Prefix]string{}}
-	for _, s := range p.state.Services {
-		for _, r := range p.routesOf[s.Key] {
-			if prefixes[r.prefix] {
-				t.add(r)
-			}
-		}
-	}
-	maps.DeleteFunc(p.conflicts, func(prefix netip.Prefix, _ string) bool { return prefixes[prefix] })
-	maps.Copy(p.conflicts, t.conflicts)
-	routes := keptAll(last.plan.Routes, t.lists(), func(a, b []lb.Route) bool { return reflect.DeepEqual(a, b) })
-	p.plan.Routes = last.plan.Routes.With(
-		maps.Keys(prefixes),
-		func(at netip.Prefix) (*[]lb.Route, bool) { return routes[at], routes[at] != nil },
-	)
-}
-
-// contradict puts a sentence on each Service of whose addresses a route has two values of an attribute.
-func (p *planner) contradict() {
-	if len(p.conflicts) == 0 {
-		return
-	}
-	prefixes := slices.SortedFunc(maps.Keys(p.conflicts), netip.Prefix.Compare)
-	for _, s := range p.state.Services {
-		at := slices.IndexFunc(
-			prefixes,
-			func(prefix netip.Prefix) bool { return slices.ContainsFunc(s.Addresses, prefix.Contains) },
-		)
-		if at >= 0 {
-			v := *cmp.Or(p.verdicts[s.Key], p.plan.Verdicts.Of(s.Key))
-			v.BGP.Reason, v.BGP.Message = lb.ConflictingAdvertisements, p.conflicts[prefixes[at]]
-			p.dated[s.Key] = true
-			p.judge(v)
 		}
 	}
 }
@@ -116,24 +83,45 @@ func (t routeTable) lists() map[netip.Prefix][]lb.Route {
 	out := make(map[netip.Prefix][]lb.Route, len(t.routes))
 	for prefix, byPeer := range t.routes {
 		for _, peer := range slices.Sorted(maps.Keys(byPeer)) {
-			r, list := byPeer[peer], out[prefix]
-			slices.SortFunc(r.communities, lb.Community.Compare)
-			ad := &t.ads[r.oldest]
-			route := lb.Route{
-				Prefix:      prefix,
-				Peers:       []string{peer},
-				LocalPref:   ad.LocalPref,
-				MED:         ad.MED,
-				Prepend:     ad.Prepend,
-				Leaving:     !r.staying,
-				Communities: r.communities,
-			}
-			if same := slices.IndexFunc(list, route.SameAttributes); same >= 0 {
-				list[same].Peers = append(list[same].Peers, peer)
-			} else {
-				out[prefix] = append(list, route)
-			}
+			out[prefix] = addPeer(out[prefix], t.route(prefix, peer))
 		}
 	}
 	return out
+}
+
+// route returns the route of a prefix to a peer.
+func (t routeTable) route(prefix netip.Prefix, peer string) lb.Route {
+	r := t.routes[prefix][peer]
+	slices.SortFunc(r.communities, lb.Community.Compare)
+	ad := &t.ads[r.oldest]
+	return lb.Route{
+		Prefix:      prefix,
+		Peers:       []string{peer},
+		LocalPref:   ad.LocalPref,
+		MED:         ad.MED,
+		Prepend:     ad.Prepend,
+		Leaving:     !r.staying,
+		Communities: r.communities,
+	}
+}
+
+// addPeer adds a route to a list: to the route there that has the same attributes, if there is one.
+func addPeer(list []lb.Route, route lb.Route) []lb.Route {
+	same := slices.IndexFunc(list, route.SameAttributes)
+	if same < 0 {
+		return append(list, route)
+	}
+	list[same].Peers = append(list[same].Peers, route.Peers...)
+	return list
+}
+
+// contradicted returns the sentence on an address of whose routes one has two values of an attribute; "" for none.
+// Prefixes are the keys of conflicts, ordered.
+func contradicted(s *lb.Service, prefixes []netip.Prefix, conflicts map[netip.Prefix]string) string {
+	for _, prefix := range prefixes {
+		if slices.ContainsFunc(s.Addresses, prefix.Contains) {
+			return conflicts[prefix]
+		}
+	}
+	return ""
 }

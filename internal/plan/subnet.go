@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -11,12 +12,10 @@ import (
 // address of one host, on a point-to-point link, or of a Service.
 func subnetsOf(links map[string][]lb.Link) []netip.Prefix {
 	var out []netip.Prefix
-	for _, ls := range links {
-		for _, l := range ls {
-			for _, p := range l.Prefixes {
-				if !p.IsSingleIP() {
-					out = append(out, p)
-				}
+	for _, l := range slices.Concat(slices.Collect(maps.Values(links))...) {
+		for _, p := range l.Prefixes {
+			if !p.IsSingleIP() {
+				out = append(out, p)
 			}
 		}
 	}
@@ -26,20 +25,18 @@ func subnetsOf(links map[string][]lb.Link) []netip.Prefix {
 
 // reach returns what a node's links are to an address in these subnets that these advertisements select. A link on
 // which the node cannot answer does not count.
-func (p *planner) reach(i int, ads, subnets []int) int {
-	links, known := p.state.Links[p.nodes[i].Name]
+func (c *common) reach(i int, ads, subnets []int) int {
+	links, known := c.state.Links[c.nodes[i].Name]
 	if !known {
 		return carried
 	}
 	best := noLink
 	for _, l := range links {
-		if l.Refused || !p.announcedOn(i, ads, l) {
+		if l.Refused || !c.announcedOn(i, ads, l) {
 			continue
 		}
-		carriesSubnet := slices.ContainsFunc(
-			subnets,
-			func(s int) bool { return slices.Contains(l.Prefixes, p.subnets[s]) },
-		)
+		isOnLink := func(s int) bool { return slices.Contains(l.Prefixes, c.subnets[s]) }
+		carriesSubnet := slices.ContainsFunc(subnets, isOnLink)
 		switch {
 		case l.Silent && carriesSubnet:
 			best = max(best, silentSubnet)
@@ -56,46 +53,48 @@ func (p *planner) reach(i int, ads, subnets []int) int {
 
 // linkFor returns the link on which a node announces an address: a link that carries its subnet, else any on which it
 // may announce. It reports false if none is known.
-func (p *planner) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, known bool) {
-	for _, l := range p.state.Links[p.nodes[i].Name] {
-		if l.Refused || !p.announcedOn(i, ads, l) {
+func (c *common) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, isKnown bool) {
+	for _, l := range c.state.Links[c.nodes[i].Name] {
+		if l.Refused || !c.announcedOn(i, ads, l) {
 			continue
 		}
-		if slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool { return !s.IsSingleIP() && s.Contains(a) }) {
+		carriesAddress := func(s netip.Prefix) bool { return !s.IsSingleIP() && s.Contains(a) }
+		if slices.ContainsFunc(l.Prefixes, carriesAddress) {
 			return l, true
 		}
-		if !known {
-			link, known = l, true
+		if !isKnown {
+			link, isKnown = l, true
 		}
 	}
-	return link, known
+	return link, isKnown
 }
 
 // linkBeside returns the link of a node that leads to the same network as another node's link, and on which it may
 // announce what these advertisements select: a link that carries a subnet of that link, else the link of the same name.
 // It reports false if there is none.
-func (p *planner) linkBeside(i int, ads []int, other lb.Link) (link lb.Link, known bool) {
-	for _, l := range p.state.Links[p.nodes[i].Name] {
-		if l.Refused || !p.announcedOn(i, ads, l) {
+func (c *common) linkBeside(i int, ads []int, other lb.Link) (link lb.Link, isKnown bool) {
+	for _, l := range c.state.Links[c.nodes[i].Name] {
+		if l.Refused || !c.announcedOn(i, ads, l) {
 			continue
 		}
-		if slices.ContainsFunc(l.Prefixes, func(s netip.Prefix) bool {
-			return !s.IsSingleIP() &&
-				slices.Contains(other.Prefixes, s)
-		}) {
+		if sharesSubnet(l, other) {
 			return l, true
 		}
 		if l.Name == other.Name {
-			link, known = l, true
+			link, isKnown = l, true
 		}
 	}
-	return link, known
+	return link, isKnown
 }
 
 // announcedOn reports whether a node announces on one of its links what these advertisements select.
-func (p *planner) announcedOn(i int, ads []int, l lb.Link) bool {
-	return slices.ContainsFunc(ads, func(ad int) bool {
-		named := p.state.L2Advertisements[ad].Links
-		return p.l2[ad].nodes[i] && (len(named) == 0 && l.Default || slices.Contains(named, l.Name))
-	})
+func (c *common) announcedOn(i int, ads []int, l lb.Link) bool {
+	for _, ad := range ads {
+		named := c.state.L2Advertisements[ad].Links
+		isNamed := len(named) == 0 && l.Default || slices.Contains(named, l.Name)
+		if isNamed && c.l2[ad].nodes[i] {
+			return true
+		}
+	}
+	return false
 }

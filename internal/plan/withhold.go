@@ -28,73 +28,34 @@ func newAddresses(list []netip.Addr) addresses {
 
 // in reports whether one of the addresses is in a prefix, which is masked.
 func (all addresses) in(p netip.Prefix) bool {
+	if len(all) == 0 {
+		return false
+	}
 	i, _ := slices.BinarySearchFunc(all, p.Addr(), netip.Addr.Compare)
 	return i < len(all) && p.Contains(all[i])
 }
 
 // hasRanges reports whether a Service or its pool has source ranges for an address.
-func (p *planner) hasRanges(s *lb.Service, a netip.Addr) bool {
-	return frontendOf(s, a, p.pools.pool(s, a)).HasRanges()
+func (c *common) hasRanges(s *lb.Service, a netip.Addr) bool {
+	return frontendOf(s, a, c.pools.pool(s, a)).HasRanges()
 }
 
 // rangedAddresses returns the addresses that have source ranges, for one of their Services at least, which may be
 // leaving; none if all nodes can filter, since then no decision depends on them.
-func (p *planner) rangedAddresses() addresses {
-	unfiltered := p.state.Here.Unfiltered
-	for _, u := range p.state.Unfit {
-		unfiltered = unfiltered || u.Has(lb.Unfiltered)
+func (c *common) rangedAddresses(groups []*lb.Group) addresses {
+	isUnfiltered := c.state.Here.Unfiltered
+	for _, u := range c.state.Unfit {
+		isUnfiltered = isUnfiltered || u.Has(lb.Unfiltered)
 	}
-	if !unfiltered {
+	if !isUnfiltered {
 		return nil
 	}
+
 	var out []netip.Addr
-	for _, s := range served(&p.state) {
-		for _, a := range s.Addresses {
-			if p.hasRanges(s, a) {
-				out = append(out, a)
-			}
-		}
-	}
-	return newAddresses(out)
-}
-
-// filters reports whether a node can enforce the source ranges of all addresses in a prefix, as far as others know.
-func (p *planner) filters(node string, prefix netip.Prefix) bool {
-	return !p.state.Unfit[node].Has(lb.Unfiltered) || !p.ranged.in(prefix)
-}
-
-// unfiltered is why nodes that do not filter announce nothing with source ranges.
-func (p *planner) unfiltered() lb.Reason {
-	if p.state.OtherDataPath {
-		return lb.FilterNotEnforceable
-	}
-	return lb.FilterNotInForce
-}
-
-// closedHere returns the addresses for which this node must not attract traffic, whatever the others expect: it cannot
-// enforce their source ranges, its kernel closes them, or they are proxied and no proxy of its own serves them.
-func (p *planner) closedHere() addresses {
-	var out []netip.Addr
-	here := &p.state.Here
-	if here.Unfiltered {
-		out = slices.Clone(p.ranged)
-	}
-	for _, a := range here.Addresses {
-		// The filter leaves out what is on the node's own links.
-		if slices.ContainsFunc(p.servicesOf[a], func(s *lb.Service) bool { return p.hasRanges(s, a) }) {
-			out = append(out, a)
-		}
-	}
-	if here.Refused.Len() == 0 && p.proxied == 0 {
-		return newAddresses(out) // as mostly
-	}
-	for _, s := range p.state.Services {
-		if here.Refused.Has(s.Key) || s.Proxied {
+	for _, g := range groups {
+		for s := range served(g) {
 			for _, a := range s.Addresses {
-				// The ports of the others that share the address are in force.
-				if !slices.ContainsFunc(p.servicesOf[a], func(o *lb.Service) bool {
-					return !here.Refused.Has(o.Key) && (!o.Proxied || proxiedHere(&p.state, p.node, o, a))
-				}) {
+				if c.hasRanges(s, a) {
 					out = append(out, a)
 				}
 			}
@@ -103,26 +64,90 @@ func (p *planner) closedHere() addresses {
 	return newAddresses(out)
 }
 
+// filters reports whether a node can enforce the source ranges of all addresses in a prefix, as far as others know.
+func (c *common) filters(node string, prefix netip.Prefix) bool {
+	return !c.state.Unfit[node].Has(lb.Unfiltered) || !c.ranged.in(prefix)
+}
+
+// unfiltered is why nodes that do not filter announce nothing with source ranges.
+func (c *common) unfiltered() lb.Reason {
+	if c.state.OtherDataPath {
+		return lb.FilterNotEnforceable
+	}
+	return lb.FilterNotInForce
+}
+
+// closedAddresses returns the addresses that are closed, if routes that cover several addresses depend on them.
+func (c *common) closedAddresses(groups []*lb.Group, f *localFacts) addresses {
+	if !c.state.Here.Unfiltered {
+		return nil
+	}
+	var out []netip.Addr
+	for _, g := range groups {
+		one := &group{common: c, Group: g, in: f.inputs(g)}
+		for i, isClosed := range one.closedHere() {
+			if isClosed {
+				out = append(out, g.Addresses[i])
+			}
+		}
+	}
+	return newAddresses(out)
+}
+
+// closedHere reports for each address whether this node must not attract traffic for it, whatever the others expect: it
+// cannot enforce its source ranges, its kernel closes it, or it is proxied and no proxy of this node serves it.
+func (g *group) closedHere() []bool {
+	isClosed, isOpen := make([]bool, len(g.Addresses)), make([]bool, len(g.Addresses))
+	for i, s := range g.Services {
+		isRefused := g.in.services[i].isRefused
+		for _, a := range s.Addresses {
+			at := g.Index(a)
+			isClosed[at] = isClosed[at] || isRefused || s.Proxied
+			// The ports of the others that share the address are in force.
+			isServed := !isRefused && (!s.Proxied || g.proxiedHere(s, a))
+			isOpen[at] = isOpen[at] || isServed
+		}
+	}
+	for i, a := range g.Addresses {
+		isUnfiltered := g.state.Here.Unfiltered && g.ranged.in(single(a))
+		isClosed[i] = isClosed[i] && !isOpen[i] || isUnfiltered || g.isOnLinkWithRanges(i)
+	}
+	return isClosed
+}
+
+// isOnLinkWithRanges reports whether the address of this index is on this node's links and has source ranges: the
+// filter leaves it out.
+func (g *group) isOnLinkWithRanges(i int) bool {
+	if !g.in.addresses[i].isOnLink {
+		return false
+	}
+	a := g.Addresses[i]
+	return slices.ContainsFunc(g.holders(a), func(s *lb.Service) bool { return g.hasRanges(s, a) })
+}
+
 // closes reports whether this node withholds a prefix. A route that covers more than one address goes only if the whole
 // table is not in force: otherwise the kernel closes what it refuses, and clients reach what is on the node's own link
 // without a route.
-func (p *planner) closes(prefix netip.Prefix) bool {
-	return (prefix.IsSingleIP() || p.state.Here.Unfiltered) && p.closed.in(prefix)
+func (g *group) closes(prefix netip.Prefix) bool {
+	if prefix.IsSingleIP() {
+		return g.isClosed[g.Index(prefix.Addr())]
+	}
+	return g.closed.in(prefix)
 }
 
 // withholds reports whether this node does not attract traffic for a prefix, by what it knows or by what the others do.
-func (p *planner) withholds(prefix netip.Prefix) bool {
-	return p.closes(prefix) || !p.filters(p.node, prefix)
+func (g *group) withholds(prefix netip.Prefix) bool {
+	return g.closes(prefix) || !g.filters(g.node, prefix)
 }
 
 // whyWithheld says why this node, which would be the only one to announce a Service, does not. It stays the writer: the
 // other nodes do not know yet that it announces nothing.
-func (p *planner) whyWithheld(s *lb.Service) (lb.Reason, string) {
-	withholds := "node " + p.node + " withholds the addresses, for "
+func (g *group) whyWithheld(s *lb.Service) (lb.Reason, string) {
+	withholds := "node " + g.node + " withholds the addresses, for "
 	switch {
-	case p.missesProxy(s):
+	case g.missesProxy(s):
 		return lb.NoProxy, withholds + "the proxy there does not serve the Service yet: look at the log of its agent"
-	case p.state.Here.Refused.Has(s.Key):
+	case g.knownOf(s).isRefused:
 		return lb.FilterNotInForce, withholds + "its kernel refuses their source ranges"
 	}
 	return lb.FilterNotInForce, withholds + "it cannot keep the filter of their source ranges in force"
@@ -135,33 +160,38 @@ func (p *planner) whyWithheld(s *lb.Service) (lb.Reason, string) {
 // hears, or on a node without a speaker. A node that hears most of the others is not cut off.
 
 // unheard reports whether this node is cut off from another member.
-func (p *planner) unheard(node string) bool {
-	_, unheard := p.state.Here.CutOffFrom[node]
-	return unheard
+func (c *common) unheard(node string) bool {
+	_, isUnheard := c.state.Here.CutOffFrom[node]
+	return isUnheard
 }
 
 // cutOffFrom reports whether this node is cut off from another member, or yields to it.
-func (p *planner) cutOffFrom(node string) bool { return p.unheard(node) || p.yieldsTo(node) }
+func (c *common) cutOffFrom(node string) bool { return c.unheard(node) || c.yieldsTo(node) }
 
 // yieldsTo reports whether this side of a partition yields to a node of another side.
-func (p *planner) yieldsTo(node string) bool {
-	_, found := slices.BinarySearch(p.state.Here.Partition.YieldsTo, node)
+func (c *common) yieldsTo(node string) bool {
+	_, found := slices.BinarySearch(c.state.Here.Partition.YieldsTo, node)
 	return found
 }
 
 // refusedByPreceding reports whether this side of a partition yields to others, but none of these announces an address
 // of the Services, so that this side may: they are cut off too, and all endpoints are on speakers' nodes beyond them.
-func (p *planner) refusedByPreceding(services []*lb.Service, f lb.Family) bool {
-	return p.state.Here.Partition.Apart && servedOnlyOn(services, f, func(node string) bool {
-		return (p.unheard(node) || p.state.Members[node]) && !p.yieldsTo(node)
-	})
+func (c *common) refusedByPreceding(services []*lb.Service, f lb.Family) bool {
+	if !c.state.Here.Partition.Apart {
+		return false
+	}
+	isBeyond := func(node string) bool {
+		hasSpeaker := c.unheard(node) || c.state.Members[node]
+		return hasSpeaker && !c.yieldsTo(node)
+	}
+	return servedOnlyOn(services, f, isBeyond)
 }
 
 // servedOnlyOn reports whether all endpoints that can serve the Services in a family are on certain nodes.
-func servedOnlyOn(services []*lb.Service, f lb.Family, certain func(node string) bool) bool {
+func servedOnlyOn(services []*lb.Service, f lb.Family, isCertain func(node string) bool) bool {
+	isUncertain := func(node string) bool { return !isCertain(node) }
 	for _, s := range services {
 		nodes := s.ServingNodes(f)
-		isUncertain := func(node string) bool { return !certain(node) }
 		if s.ServingAnywhere(f) || len(nodes) == 0 || slices.ContainsFunc(nodes, isUncertain) {
 			return false
 		}
@@ -171,14 +201,17 @@ func servedOnlyOn(services []*lb.Service, f lb.Family, certain func(node string)
 
 // outOfReach reports whether this node knows that it reaches no endpoint of Services that share an address. One in
 // reach is enough to announce it.
-func (p *planner) outOfReach(services []*lb.Service, f lb.Family) bool {
-	unheard := p.state.Here.CutOffFrom
-	return len(unheard) > 0 && servedOnlyOn(services, f, func(node string) bool { return unheard[node] })
+func (c *common) outOfReach(services []*lb.Service, f lb.Family) bool {
+	unheard := c.state.Here.CutOffFrom
+	if len(unheard) == 0 {
+		return false
+	}
+	return servedOnlyOn(services, f, func(node string) bool { return unheard[node] })
 }
 
 // cutOff reports whether this node must not announce an address of these Services by layer 2.
-func (p *planner) cutOff(services []*lb.Service, a netip.Addr) bool {
-	family := lb.FamilyOf(a)
-	doubtful := len(p.state.Here.CutOffFrom) > 0 && servedOnlyOn(services, family, p.unheard)
-	return doubtful && (!p.state.Here.Announced.Has(a) || p.outOfReach(services, family))
+func (g *group) cutOff(services []*lb.Service, a netip.Addr) bool {
+	f := lb.FamilyOf(a)
+	isDoubtful := len(g.state.Here.CutOffFrom) > 0 && servedOnlyOn(services, f, g.unheard)
+	return isDoubtful && (!g.known(a).isAnnounced || g.outOfReach(services, f))
 }
