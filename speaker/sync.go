@@ -267,6 +267,9 @@ func (w *syncer) run(in inputs, view detect.NodeSets, metadata map[string]lb.Mem
 	if in.stopping && w.hung.Swap(false) {
 		w.loop.Kick()
 	}
+	if w.memory.IsLate() {
+		w.loop.Hurry() // the next run plans the rest
+	}
 	w.report.Set(done.Standing)
 	again = daemon.Sooner(live.Again, in.freshFor)
 	ends := lb.Sooner(p.RelaysEnd, p.Withdraws)

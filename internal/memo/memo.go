@@ -48,6 +48,9 @@ type Function[K comparable, I, O any] struct {
 	Equal func(a, b I) bool
 	// Compute returns the output. It sees the time by the clock only.
 	Compute func(K, I, *Clock) O
+	// IsFirst reports whether a result that does not hold is to be computed before others, which are left to the next
+	// update; nil computes all.
+	IsFirst func(K, *O) bool
 }
 
 // Table remembers results by key. The zero Table remembers none.
@@ -55,6 +58,8 @@ type Table[K comparable, I, O any] struct {
 	entries map[K]*entry[I, O]
 	// run counts the updates.
 	run uint64
+	// isLate reports whether the last update left results that do not hold.
+	isLate bool
 }
 
 // entry is a result with what it depends on.
@@ -81,6 +86,7 @@ func (t *Table[K, I, O]) Update(keys []K, at time.Time, f Function[K, I, O]) []C
 		t.entries = make(map[K]*entry[I, O], len(keys))
 	}
 	t.run++
+	t.isLate = false
 
 	var changes []Change[K, O]
 	for _, key := range keys {
@@ -88,6 +94,10 @@ func (t *Table[K, I, O]) Update(keys []K, at time.Time, f Function[K, I, O]) []C
 		if e != nil {
 			e.run = t.run
 			if f.holds(key, e, at) {
+				continue
+			}
+			if f.IsFirst != nil && !f.IsFirst(key, &e.output) {
+				t.isLate = true
 				continue
 			}
 		}
@@ -103,6 +113,9 @@ func (t *Table[K, I, O]) Update(keys []K, at time.Time, f Function[K, I, O]) []C
 	}
 	return append(changes, t.sweep(len(keys))...)
 }
+
+// IsLate reports whether the last update left results to the next one.
+func (t *Table[K, I, O]) IsLate() bool { return t.isLate }
 
 // Of returns the result of a key in the last update; nil for none.
 func (t *Table[K, I, O]) Of(key K) *O {

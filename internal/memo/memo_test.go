@@ -109,3 +109,26 @@ func apply(t *testing.T, known map[int]int, changes []Change[int, int]) {
 		}
 	}
 }
+
+// TestFirst checks that an update may compute some results before others, and that the next one computes the rest.
+func TestFirst(t *testing.T) {
+	w := &world{inputs: map[int]int{1: 10, 2: 20}}
+	var table Table[int, []int, int]
+	keys, at := []int{1, 2}, time.Unix(0, 0)
+	check := func(isLate bool, one, two int) {
+		t.Helper()
+		if table.IsLate() != isLate || *table.Of(1) != one || *table.Of(2) != two {
+			t.Errorf("late: %v, results: %d and %d", table.IsLate(), *table.Of(1), *table.Of(2))
+		}
+	}
+	table.Update(keys, at, w.function())
+	check(false, 10, 20)
+
+	w.common, w.version = 1, 1
+	f := w.function()
+	f.IsFirst = func(_ int, out *int) bool { return *out == 20 }
+	table.Update(keys, at, f)
+	check(true, 10, 1020)
+	table.Update(keys, at, w.function())
+	check(false, 1010, 1020)
+}

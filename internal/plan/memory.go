@@ -75,6 +75,7 @@ func (m *Memory) ForNode(node string, s lb.State) Plan {
 		Keep:    inputs.keep,
 		Equal:   inputs.equal,
 		Compute: c.planGroup,
+		IsFirst: m.concerned(last.common, c),
 	})
 	p.join()
 	m.planner = p

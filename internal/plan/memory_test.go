@@ -336,3 +336,40 @@ func TestShared(t *testing.T) {
 			"for another one")
 	}
 }
+
+// TestConcernedFirst checks that among many Services the addresses of a node that died have new owners in the first
+// plan, which leaves the others as they were, and that the next plan has everything. Any other change is planned at
+// once.
+func TestConcernedFirst(t *testing.T) {
+	s, m := largeCluster(2*manyGroups, "L2"), Memory{}
+	for range 3 {
+		next(&m, &s)
+	}
+	before := m.planner.plan
+	s.Members = maps.Clone(s.Members)
+	delete(s.Members, "node2")
+	want := ForNode("node1", s)
+
+	first := m.ForNode("node1", s)
+	if !m.IsLate() || !first.Owners.Same(want.Owners) {
+		t.Fatalf("the first plan leaves a rest: %v, has all owners: %v", m.IsLate(), first.Owners.Same(want.Owners))
+	}
+	stayed := 0
+	for k, v := range first.Verdicts.All() {
+		if before.Verdicts.Of(k) == v {
+			stayed++
+		}
+	}
+	if stayed < manyGroups {
+		t.Errorf("of %d verdicts only %d were left to the next plan", first.Verdicts.Len(), stayed)
+	}
+
+	second := m.ForNode("node1", s)
+	if m.IsLate() || !reflect.DeepEqual(second, want) {
+		t.Errorf("the second plan leaves a rest: %v\n%s", m.IsLate(), cmp.Diff(want, second, inside...))
+	}
+	s.Here.PathFails = true
+	if m.ForNode("node1", s); m.IsLate() {
+		t.Error("a plan after another change leaves a rest")
+	}
+}
