@@ -20,7 +20,9 @@ type Group struct {
 }
 
 // Has reports whether a Service of the group has an address.
-func (g *Group) Has(a netip.Addr) bool { return g.Index(a) >= 0 }
+func (g *Group) Has(a netip.Addr) bool {
+	return g.Index(a) >= 0
+}
 
 // Index returns the index of an address; -1 for none.
 func (g *Group) Index(a netip.Addr) int {
@@ -61,7 +63,11 @@ func (g *Groups) Form(services []*Service, leaving []Leaving) (differs bool) {
 
 	before := g.All
 	g.services, g.leaving = services, members
-	f := former{staying: len(services), members: slices.Concat(services, members), groups: before}
+	f := former{
+		staying: len(services),
+		members: slices.Concat(services, members),
+		groups:  before,
+	}
 	g.connect(f.members)
 	g.build(&f)
 	return !slices.Equal(before, g.All)
@@ -73,6 +79,7 @@ func (g *Groups) keepLeaving(leaving []Leaving) (out []*Service) {
 	for _, s := range g.leaving {
 		known[s.Key] = s
 	}
+
 	for i := range leaving {
 		s := &leaving[i].Served
 		if len(s.Addresses) == 0 {
@@ -84,6 +91,7 @@ func (g *Groups) keepLeaving(leaving []Leaving) (out []*Service) {
 		}
 		out = append(out, s)
 	}
+
 	return out
 }
 
@@ -93,6 +101,7 @@ func (g *Groups) connect(members []*Service) {
 	if g.memberAt == nil {
 		g.memberAt = make(map[netip.Addr]int, len(members))
 	}
+
 	clear(g.memberAt)
 
 	for i, s := range members {
@@ -107,6 +116,7 @@ func (g *Groups) connect(members []*Service) {
 			g.groupOf[max(x, y)] = min(x, y)
 		}
 	}
+
 	for i := range members {
 		g.groupOf[i] = g.firstOf(i)
 	}
@@ -159,9 +169,11 @@ func (f *former) group(first int, others []int) *Group {
 
 	out := &Group{}
 	f.add(out, first)
+
 	for _, i := range others {
 		f.add(out, i)
 	}
+
 	slices.SortFunc(out.Addresses, netip.Addr.Compare)
 	out.Addresses = slices.Clip(slices.Compact(out.Addresses))
 	return out
@@ -183,6 +195,7 @@ func (f *former) next(first int) *Group {
 			return nil
 		}
 	}
+
 	return nil
 }
 
@@ -199,6 +212,7 @@ func (f *former) isOf(g *Group, first int, others []int) bool {
 	if len(g.Services)+len(g.Leaving) != 1+len(others) {
 		return false
 	}
+
 	has := func(place, i int) bool {
 		if place < len(g.Services) {
 			return i < f.staying && g.Services[place] == f.members[i]
@@ -210,6 +224,7 @@ func (f *former) isOf(g *Group, first int, others []int) bool {
 			return false
 		}
 	}
+
 	return has(0, first)
 }
 
@@ -222,6 +237,7 @@ func (f *former) add(g *Group, i int) {
 		g.Proxied = g.Proxied || s.Proxied
 		return
 	}
+
 	g.Services = append(g.Services, s)
 	g.SelectsNodes = g.SelectsNodes || len(s.NodeSelectors) > 0
 	g.Proxied = g.Proxied || s.Proxied || s.Proxy != nil

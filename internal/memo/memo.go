@@ -16,7 +16,9 @@ type Clock struct {
 }
 
 // NewClock returns a clock that stands at a moment.
-func NewClock(at time.Time) *Clock { return &Clock{at: at} }
+func NewClock(at time.Time) *Clock {
+	return &Clock{at: at}
+}
 
 // Passed reports whether a moment has passed.
 func (c *Clock) Passed(t time.Time) bool {
@@ -85,6 +87,7 @@ func (t *Table[K, I, O]) Update(keys []K, at time.Time, f Function[K, I, O]) []C
 	if t.entries == nil {
 		t.entries = make(map[K]*entry[I, O], len(keys))
 	}
+
 	t.run++
 	t.isLate = false
 
@@ -111,11 +114,14 @@ func (t *Table[K, I, O]) Update(keys []K, at time.Time, f Function[K, I, O]) []C
 		}
 		changes = append(changes, change)
 	}
+
 	return append(changes, t.sweep(len(keys))...)
 }
 
 // IsLate reports whether the last update left results to the next one.
-func (t *Table[K, I, O]) IsLate() bool { return t.isLate }
+func (t *Table[K, I, O]) IsLate() bool {
+	return t.isLate
+}
 
 // Of returns the result of a key in the last update; nil for none.
 func (t *Table[K, I, O]) Of(key K) *O {
@@ -131,12 +137,14 @@ func (t *Table[K, I, O]) sweep(n int) (gone []Change[K, O]) {
 	if len(t.entries) == n {
 		return nil
 	}
+
 	for key, e := range t.entries {
 		if e.run != t.run {
 			delete(t.entries, key)
 			gone = append(gone, Change[K, O]{Key: key, Before: &e.output})
 		}
 	}
+
 	return gone
 }
 
@@ -152,6 +160,7 @@ func (f *Function[K, I, O]) holds(key K, e *entry[I, O], at time.Time) bool {
 	if !f.Equal(f.Inputs(key), e.inputs) {
 		return false
 	}
+
 	e.source = f.Source
 	return true
 }

@@ -64,6 +64,7 @@ func (c *common) advertisers(s *lb.Service) *advertisers {
 		all[i] = c.eligibility(s, a)
 		isSelected = isSelected || len(all[i].ads) > 0
 	}
+
 	switch {
 	case !isSelected:
 		return &advertisers{}
@@ -81,13 +82,18 @@ func (c *common) advertisers(s *lb.Service) *advertisers {
 	if len(c.advertisersOf) >= maxRankings {
 		clear(c.advertisersOf)
 	}
+
 	c.advertisersOf[class] = out
 	return out
 }
 
 // eligibility returns what decides which nodes may advertise an address of a Service.
 func (c *common) eligibility(s *lb.Service, a netip.Addr) eligibility {
-	e := eligibility{family: lb.FamilyOf(a), ads: c.ads.selecting(s, c.pools.pool(s, a))}
+	pool := c.pools.pool(s, a)
+	e := eligibility{
+		family: lb.FamilyOf(a),
+		ads:    c.ads.selecting(s, pool),
+	}
 	if len(e.ads) == 0 {
 		return e
 	}
@@ -106,6 +112,7 @@ func (c *common) eligibility(s *lb.Service, a netip.Addr) eligibility {
 			e.partial = append(e.partial, ad)
 		}
 	}
+
 	return e
 }
 
@@ -123,7 +130,10 @@ func (c *common) newAdvertisers(s *lb.Service, all []eligibility) *advertisers {
 			out.nodes = out.nodes.With(d.stay...)
 		}
 	}
-	isAdvertiser := func(name string, _ lb.Reason) bool { return out.nodes.Has(name) }
+
+	isAdvertiser := func(name string, _ lb.Reason) bool {
+		return out.nodes.Has(name)
+	}
 	maps.DeleteFunc(out.left, isAdvertiser)
 
 	out.connected = c.withSession(s, out.nodes)
@@ -133,7 +143,10 @@ func (c *common) newAdvertisers(s *lb.Service, all []eligibility) *advertisers {
 
 // division returns which nodes advertise an address, and which leave it to them.
 func (c *common) division(s *lb.Service, e eligibility) division {
-	d := division{eligibility: e, leave: map[string]lb.Reason{}}
+	d := division{
+		eligibility: e,
+		leave:       map[string]lb.Reason{},
+	}
 	if len(e.ads) == 0 {
 		return d
 	}
@@ -171,6 +184,7 @@ func (c *common) division(s *lb.Service, e eligibility) division {
 	for _, ad := range e.partial {
 		d.outside[ad] = c.outside(s, e, ad)
 	}
+
 	return d
 }
 
@@ -186,11 +200,14 @@ func (c *common) divide(d *division, whyLeaves func(name string) lb.Reason) {
 		}
 		isTaken = isTaken || c.keepsRoutes(name, d.family)
 	}
+
 	if !isTaken || len(leaving) == 0 {
 		return
 	}
 
-	isLeaving := func(name string) bool { return leaving[name] != "" }
+	isLeaving := func(name string) bool {
+		return leaving[name] != ""
+	}
 	d.stay = slices.DeleteFunc(slices.Clone(d.stay), isLeaving)
 	maps.Copy(d.leave, leaving)
 }
@@ -198,21 +215,31 @@ func (c *common) divide(d *division, whyLeaves func(name string) lb.Reason) {
 // keepsRoutes reports whether a node will go on with routes of a family: no node leaves anything to a node whose own
 // sessions end soon, or are down.
 func (c *common) keepsRoutes(name string, f lb.Family) bool {
-	return !c.state.Stopping[name] && !c.state.SpeakerDown[name] && !c.sessionless(name, f)
+	return !c.state.Stopping[name] &&
+		!c.state.SpeakerDown[name] &&
+		!c.sessionless(name, f)
 }
 
 // complete returns the nodes that serve every port which any of these nodes serves.
-func (c *common) complete(s *lb.Service, f lb.Family, nodes lb.Names) lb.Names {
+func (c *common) complete(
+	s *lb.Service,
+	f lb.Family,
+	nodes lb.Names,
+) lb.Names {
 	if s.IsEven() {
 		return nodes
 	}
+
 	all := 0
 	for b := range s.BackendsOf(f) {
 		if slices.ContainsFunc(nodes, b.Nodes.Has) {
 			all += s.Declared(b)
 		}
 	}
-	lacksPorts := func(name string) bool { return s.ServedPorts(name, f) < all }
+
+	lacksPorts := func(name string) bool {
+		return s.ServedPorts(name, f) < all
+	}
 	return slices.DeleteFunc(slices.Clone(nodes), lacksPorts)
 }
 
@@ -221,11 +248,13 @@ func (c *common) mayAdvertise(s *lb.Service, e eligibility) (out lb.Names, why l
 	if e.refusal != "" {
 		return nil, e.refusal
 	}
+
 	refused, peerless, unfiltered := false, false, false
 	for i := range c.nodes {
 		name := c.nodes[i].Name
 		isYielding := e.isAlone && c.yieldsTo(name)
-		if isYielding || c.reason(i, s, e.family, c.ads, e.ads) != "" {
+		why := c.reason(i, s, e.family, c.ads, e.ads)
+		if isYielding || why != "" {
 			continue
 		}
 		if e.isCutOff && !c.cutOffFrom(name) {
@@ -239,6 +268,7 @@ func (c *common) mayAdvertise(s *lb.Service, e eligibility) (out lb.Names, why l
 		peerless = peerless || !reaches
 		unfiltered = unfiltered || reaches && !filters
 	}
+
 	switch {
 	case unfiltered:
 		return out, c.unfiltered()
@@ -247,6 +277,7 @@ func (c *common) mayAdvertise(s *lb.Service, e eligibility) (out lb.Names, why l
 	case refused:
 		return out, lb.CutOff
 	}
+
 	return out, lb.NoEligibleNode
 }
 
@@ -254,28 +285,41 @@ func (c *common) mayAdvertise(s *lb.Service, e eligibility) (out lb.Names, why l
 // whether it can filter what such a route brings.
 func (c *common) attracts(i int, e eligibility) (reaches, filters bool) {
 	name := c.nodes[i].Name
-	filtersAll := !c.state.Unfit[name].Has(lb.Unfiltered)
+	filtersAll := !c.isUnfit(name, lb.Unfiltered)
 	for _, ad := range e.ads {
-		if !c.ads[ad].nodes[i] || len(c.peersFor(name, e.family, ad)) == 0 {
+		if !c.ads[ad].nodes[i] {
+			continue
+		}
+		peers := c.peersFor(name, e.family, ad)
+		if len(peers) == 0 {
 			continue
 		}
 		reaches = true
-		filters = filters || filtersAll || !slices.Contains(e.ranged, ad)
+		filters = filters ||
+			filtersAll ||
+			!slices.Contains(e.ranged, ad)
 	}
+
 	return reaches, filters
 }
 
 // outside returns the nodes that may advertise a route over an address, and cannot serve the address: what the route
 // brings them for it is lost. So the nodes that serve the address advertise it beside the route, whether such a node
 // has the route yet or not: it may come at any time, with another Service.
-func (c *common) outside(s *lb.Service, e eligibility, ad int) (names []string) {
+func (c *common) outside(
+	s *lb.Service,
+	e eligibility,
+	ad int,
+) (names []string) {
 	e.ads = []int{ad}
 	eligible, _ := c.mayAdvertise(s, e)
 	complete := c.complete(s, e.family, eligible)
+
 	for i := range c.nodes {
 		n := &c.nodes[i]
+		isEligible := n.barred == "" && c.ads[ad].nodes[i]
 		serves := complete.Has(n.Name) && !s.Terminates(n.Name, e.family)
-		if serves || n.barred != "" || !c.ads[ad].nodes[i] {
+		if !isEligible || serves {
 			continue
 		}
 		_, filters := c.attracts(i, e)
@@ -283,6 +327,7 @@ func (c *common) outside(s *lb.Service, e eligibility, ad int) (names []string) 
 			names = append(names, n.Name)
 		}
 	}
+
 	return names
 }
 
@@ -291,32 +336,47 @@ func (c *common) outside(s *lb.Service, e eligibility, ad int) (names []string) 
 // there is a session.
 func (c *common) withSession(s *lb.Service, nodes lb.Names) lb.Names {
 	lacksSession := func(name string) bool {
-		hasSession := func(a netip.Addr) bool { return !c.sessionless(name, lb.FamilyOf(a)) }
+		hasSession := func(a netip.Addr) bool {
+			return !c.sessionless(name, lb.FamilyOf(a))
+		}
 		return !slices.ContainsFunc(s.Addresses, hasSession)
 	}
 	out := slices.DeleteFunc(slices.Clone(nodes), lacksSession)
 	if len(out) == 0 || len(out) == len(nodes) {
 		return nodes
 	}
+
 	return out
 }
 
 // sessionless reports whether no established BGP session of a node carries routes of a family.
 func (c *common) sessionless(name string, f lb.Family) bool {
-	return c.state.Unfit[name].Has(lb.SessionlessOf(f))
+	return c.isUnfit(name, lb.SessionlessOf(f))
 }
 
 // sentence says which nodes advertise a Service, and which leave it to them.
-func (c *common) sentence(s *lb.Service, nodes lb.Names, left map[string]lb.Reason) string {
+func (c *common) sentence(
+	s *lb.Service,
+	nodes lb.Names,
+	left map[string]lb.Reason,
+) string {
 	out := "advertised by " + lb.SomeOf(c.withSession(s, nodes))
 	if len(left) > 0 {
 		out += " (not " + leftBy(left) + ")"
 	}
-	hasRules := func(name string) bool { return !c.rulesGone(name) }
+
+	hasRules := func(name string) bool {
+		return !c.rulesGone(name)
+	}
 	gone := slices.DeleteFunc(slices.Clone(nodes), hasRules)
 	if len(gone) > 0 {
-		out += fmt.Sprintf(" (rules of kube-proxy are gone on %s: %s)", lb.SomeOf(gone), lb.KubeProxyNotReady)
+		out += fmt.Sprintf(
+			" (rules of kube-proxy are gone on %s: %s)",
+			lb.SomeOf(gone),
+			lb.KubeProxyNotReady,
+		)
 	}
+
 	return out
 }
 
@@ -324,11 +384,15 @@ func (c *common) sentence(s *lb.Service, nodes lb.Names, left map[string]lb.Reas
 func leftBy(left map[string]lb.Reason) string {
 	byReason := map[lb.Reason][]string{}
 	for _, node := range slices.Sorted(maps.Keys(left)) {
-		byReason[left[node]] = append(byReason[left[node]], node)
+		why := left[node]
+		byReason[why] = append(byReason[why], node)
 	}
+
 	var parts []string
 	for _, why := range slices.Sorted(maps.Keys(byReason)) {
-		parts = append(parts, fmt.Sprintf("%s: %s", lb.SomeOf(byReason[why]), why))
+		nodes := lb.SomeOf(byReason[why])
+		parts = append(parts, fmt.Sprintf("%s: %s", nodes, why))
 	}
+
 	return strings.Join(parts, "; ")
 }

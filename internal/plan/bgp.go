@@ -14,16 +14,20 @@ import (
 // bgp advertises a Service's addresses from every node that may announce them, to the peers of each node.
 func (g *group) bgp(s *lb.Service) Outcome {
 	var out Outcome
-	of, peers := g.advertisers(s), map[string]bool{}
 	var notes []string
-	at := attraction{refused: g.knownOf(s).isRefused || g.lacksProxy(s)}
-	for i := range of.divisions {
-		a, d := s.Addresses[i], &of.divisions[i]
+	of := g.advertisers(s)
+	peers := map[string]bool{}
+	at := g.newAttraction(s)
+
+	for i, a := range s.Addresses[:len(of.divisions)] {
+		d := &of.divisions[i]
 		if len(d.ads) == 0 {
 			continue
 		}
 		out.Selected = true
-		isWithheld := func(ad int) bool { return g.withholds(g.closing(ad, a)) }
+		isWithheld := func(ad int) bool {
+			return g.withholds(g.closing(ad, a))
+		}
 		at.closed = at.closed || slices.ContainsFunc(d.ads, isWithheld)
 		if len(d.stay) == 0 {
 			out.Reason, out.Message = g.explainAddress(s, a, d)
@@ -41,13 +45,18 @@ func (g *group) bgp(s *lb.Service) Outcome {
 		}
 		g.advertise(s, a, d, peers, &at)
 	}
+
 	out.Peers = slices.Sorted(maps.Keys(peers))
 	out = g.outcome(s, out, at, of.nodes, "BGPAdvertisement", of.connected)
 	return g.describe(s, out, of, notes)
 }
 
 // explainAddress returns why no node advertises an address, and the sentence.
-func (c *common) explainAddress(s *lb.Service, a netip.Addr, d *division) (lb.Reason, string) {
+func (c *common) explainAddress(
+	s *lb.Service,
+	a netip.Addr,
+	d *division,
+) (lb.Reason, string) {
 	reason, message := c.explain(s, d.family, d.why, c.ads, d.ads)
 	if d.why == lb.NoPeer {
 		message = fmt.Sprintf("no BGPPeer of family %s selects a node that may announce %s", d.family, a)
@@ -56,12 +65,20 @@ func (c *common) explainAddress(s *lb.Service, a netip.Addr, d *division) (lb.Re
 }
 
 // advertise plans what this node does with an address that nodes advertise.
-func (g *group) advertise(s *lb.Service, a netip.Addr, d *division, peers map[string]bool, at *attraction) {
+func (g *group) advertise(
+	s *lb.Service,
+	a netip.Addr,
+	d *division,
+	peers map[string]bool,
+	at *attraction,
+) {
 	isHere := d.stay.Has(g.node)
 	isLeft := d.leave[g.node] != "" && !g.rulesGone(g.node)
+	isUnserved := g.knownOf(s).isUnserved
+
 	switch {
 	// This node's kube-proxy would drop what arrives. A route that is there does not end for that.
-	case isHere && g.knownOf(s).isUnserved && !g.known(a).isAdvertised:
+	case isHere && isUnserved && !g.known(a).isAdvertised:
 		at.waits = true
 	case isHere:
 		isRouted := g.route(a, d, peers, time.Time{})
@@ -73,7 +90,12 @@ func (g *group) advertise(s *lb.Service, a netip.Addr, d *division, peers map[st
 
 // describe completes the outcome of a Service that nodes advertise; notes are sentences on addresses that are
 // advertised.
-func (c *common) describe(s *lb.Service, out Outcome, of *advertisers, notes []string) Outcome {
+func (c *common) describe(
+	s *lb.Service,
+	out Outcome,
+	of *advertisers,
+	notes []string,
+) Outcome {
 	if len(out.Nodes) > 0 {
 		by := of.sentence
 		if len(out.Nodes) < len(of.nodes) {
@@ -87,11 +109,13 @@ func (c *common) describe(s *lb.Service, out Outcome, of *advertisers, notes []s
 		}
 		out.Message = by
 	}
+
 	switch out.Here {
 	case lb.NotOwner, lb.NodeDraining, lb.NetworkUnavailable:
 		// Every other node that may announce does, so that only a peer can be missing.
 		out.Here = cmp.Or(of.left[c.node], lb.NoPeer)
 	}
+
 	return out
 }
 
@@ -99,26 +123,36 @@ func (c *common) describe(s *lb.Service, out Outcome, of *advertisers, notes []s
 func (c *common) peersOf(n lb.Node) []lb.Peer {
 	var peers []lb.Peer
 	for _, peer := range c.state.Peers {
-		if selects(peer.NodeSelectors, n.Labels) && peer.Unusable[n.Name] == "" {
+		isUsable := peer.Unusable[n.Name] == ""
+		if isUsable && selects(peer.NodeSelectors, n.Labels) {
 			peers = append(peers, peer)
 		}
 	}
-	compareNames := func(a, b lb.Peer) int { return cmp.Compare(a.Name, b.Name) }
+
+	compareNames := func(a, b lb.Peer) int {
+		return cmp.Compare(a.Name, b.Name)
+	}
 	slices.SortFunc(peers, compareNames)
 	return peers
 }
 
 // peersFor returns the names of a node's peers to which an advertisement sends addresses of a family: an IPv4 session
 // carries IPv4 routes, an IPv6 session IPv6 routes.
-func (c *common) peersFor(name string, f lb.Family, ad int) []string {
+func (c *common) peersFor(
+	name string,
+	f lb.Family,
+	ad int,
+) []string {
 	wanted := c.state.BGPAdvertisements[ad].Peers
 	var out []string
+
 	for _, peer := range c.peers[name] {
 		isWanted := len(wanted) == 0 || slices.Contains(wanted, peer.Name)
 		if isWanted && peer.Carries(f) {
 			out = append(out, peer.Name)
 		}
 	}
+
 	return out
 }
 
@@ -130,13 +164,21 @@ func (c *common) routerID(name string) netip.Addr {
 			return peer.RouterID
 		}
 	}
-	for _, a := range c.state.Nodes[name].Addresses {
+
+	n := c.state.Nodes[name]
+	for _, a := range n.Addresses {
 		if a.Is4() {
 			return a
 		}
 	}
+
 	h := hashString(name)
-	return netip.AddrFrom4([4]byte{byte(h>>24) | 1, byte(h >> 16), byte(h >> 8), byte(h)})
+	return netip.AddrFrom4([4]byte{
+		byte(h>>24) | 1,
+		byte(h >> 16),
+		byte(h >> 8),
+		byte(h),
+	})
 }
 
 // leaveTime is how long a node goes on with a route that it leaves to others, marked as such, so that all routers
@@ -149,26 +191,36 @@ func (c *common) leaves(s *lb.Service, d *division) bool {
 	if c.me < 0 {
 		return false
 	}
+
 	n := &c.nodes[c.me]
 	if c.rulesGone(n.Name) {
 		return false
 	}
-	isDrained := n.barred == "" && n.Draining && c.ads.onNode(d.ads, c.me)
+
+	isDrained := n.barred == "" &&
+		n.Draining &&
+		c.ads.onNode(d.ads, c.me)
 	goes := n.barred == lb.NodeExcluded || isDrained
 	return goes && n.refuses(s, d.family) == ""
 }
 
 // leaveRoute goes on for leaveTime with an address that this node advertised by its last plan. A node that did not,
 // such as a node that has booted and is still cordoned, advertises nothing.
-func (g *group) leaveRoute(a netip.Addr, d *division, peers map[string]bool) {
+func (g *group) leaveRoute(
+	a netip.Addr,
+	d *division,
+	peers map[string]bool,
+) {
 	known := g.known(a)
 	if !known.isAdvertised {
 		return
 	}
+
 	until := known.withdrawnAt
 	if until.IsZero() {
 		until = g.clock.Time().Add(leaveTime)
 	}
+
 	if !g.clock.Passed(until) {
 		g.route(a, d, peers, until)
 	}
@@ -176,38 +228,59 @@ func (g *group) leaveRoute(a netip.Addr, d *division, peers map[string]bool) {
 
 // route adds the routes to an address to what this node advertises; until then, if it leaves the address. It reports
 // false if the node must withhold all of them.
-func (g *group) route(a netip.Addr, d *division, peers map[string]bool, until time.Time) (isRouted bool) {
+func (g *group) route(
+	a netip.Addr,
+	d *division,
+	peers map[string]bool,
+	until time.Time,
+) (isRouted bool) {
 	add := func(prefix netip.Prefix, peer string, ad int) {
 		here := g.effect(a)
 		if !here.isAdvertised || !here.withdraws.IsZero() {
 			here.isAdvertised, here.withdraws = true, until // the address stays if one of its Services does
 		}
 		isRouted, peers[peer] = true, true
-		g.routes = append(g.routes, routeTo{prefix, peer, ad, !until.IsZero()})
+		one := routeTo{
+			prefix:  prefix,
+			peer:    peer,
+			ad:      ad,
+			leaving: !until.IsZero(),
+		}
+		g.routes = append(g.routes, one)
 	}
 
 	// longest has the advertisement with the longest prefix for each peer.
 	longest := map[string]int{}
 	for _, i := range d.ads {
 		prefix := g.prefix(i, a)
-		if !g.ads[i].nodes[g.me] || g.closes(prefix) {
+		isSelected := g.ads[i].nodes[g.me]
+		if !isSelected || g.closes(prefix) {
 			continue
 		}
 		for _, peer := range g.peersFor(g.node, d.family, i) {
 			add(prefix, peer, i)
 			other, exists := longest[peer]
-			if !exists || prefix.Bits() > g.prefix(other, a).Bits() {
+			if !exists || g.isLonger(i, other, a) {
 				longest[peer] = i
 			}
 		}
 	}
+
 	for _, peer := range slices.Sorted(maps.Keys(longest)) {
 		ad := longest[peer]
-		if !g.closes(single(a)) && len(d.outside[ad]) > 0 {
+		isLost := len(d.outside[ad]) > 0
+		if isLost && !g.closes(single(a)) {
 			add(single(a), peer, ad)
 		}
 	}
+
 	return isRouted
+}
+
+// isLonger reports whether an advertisement carries an address by a longer prefix than another one.
+func (c *common) isLonger(ad, other int, a netip.Addr) bool {
+	prefix := c.prefix(ad, a)
+	return prefix.Bits() > c.prefix(other, a).Bits()
 }
 
 // beside returns a sentence on an address that is advertised beside the route that covers it; "" if it is not.
@@ -238,9 +311,11 @@ func (c *common) prefix(ad int, a netip.Addr) netip.Prefix {
 	if a.Is6() {
 		bits = by.AggregationLengthV6
 	}
+
 	prefix, err := a.Prefix(bits)
 	if err != nil {
 		return single(a) // a length that no address has, by a CRD without validation
 	}
+
 	return prefix
 }

@@ -46,13 +46,16 @@ type scopes []scope
 
 // readNodes lists the nodes that the API server or the membership knows, ordered by name.
 func (c *common) readNodes() {
-	c.barred, c.peers = map[lb.Reason][]string{}, map[string][]lb.Peer{}
+	c.barred = map[lb.Reason][]string{}
+	c.peers = map[string][]lb.Peer{}
 	members := slices.Collect(maps.Keys(c.state.Members))
 	names := slices.AppendSeq(members, maps.Keys(c.source.Nodes))
 	slices.Sort(names)
 	names = slices.Compact(names)
 
-	c.nodes, c.all = make([]node, 0, len(names)), make([]int, 0, len(names))
+	c.nodes = make([]node, 0, len(names))
+	c.all = make([]int, 0, len(names))
+
 	for i, name := range names {
 		n := newNode(name, c.source)
 		c.nodes = append(c.nodes, n)
@@ -68,6 +71,7 @@ func (c *common) readNodes() {
 			c.peers[name] = c.peersOf(known)
 		}
 	}
+
 	for why, names := range c.barred {
 		c.barred[why] = slices.Clip(names)
 	}
@@ -75,7 +79,11 @@ func (c *common) readNodes() {
 
 func newNode(name string, s lb.State) node {
 	n, isKnown := s.Nodes[name]
-	out := node{Node: n, hash: hashString(name), alive: s.Members[name]}
+	out := node{
+		Node:  n,
+		hash:  hashString(name),
+		alive: s.Members[name],
+	}
 	out.Name = name
 	switch {
 	case !isKnown:
@@ -92,6 +100,7 @@ func newNode(name string, s lb.State) node {
 	if !out.alive {
 		out.barred = lb.NotMember
 	}
+
 	return out
 }
 
@@ -101,22 +110,32 @@ func (c *common) whyLeaves(name string) lb.Reason {
 	switch {
 	case c.rulesGone(name):
 		return lb.KubeProxyNotReady
-	case n.NetworkUnavailable || c.state.Unfit[name].Has(lb.PodsUnreached):
+	case n.NetworkUnavailable || c.isUnfit(name, lb.PodsUnreached):
 		return lb.NetworkUnavailable
 	case n.Draining:
 		return lb.NodeDraining
 	}
+
 	return ""
 }
 
+// isUnfit reports whether a node cannot do something, as its speaker says.
+func (c *common) isUnfit(name string, u lb.Unfit) bool {
+	return c.state.Unfit[name].Has(u)
+}
+
 // rulesGone reports whether a node forwards no new connection, since kube-proxy's rules are not in its kernel any more.
-func (c *common) rulesGone(name string) bool { return c.state.Unfit[name].Has(lb.RulesGone) }
+func (c *common) rulesGone(name string) bool {
+	return c.isUnfit(name, lb.RulesGone)
+}
 
 // forwards reports whether the kernel of a node forwards packets to endpoints, as far as this node knows.
 func (c *common) forwards(name string) bool {
 	_, isKnown := c.state.Nodes[name]
 	isUp := c.state.Members[name] || c.state.Left[name]
-	return isKnown && isUp && !c.state.Unfit[name].Has(lb.Booting)
+	return isKnown &&
+		isUp &&
+		!c.isUnfit(name, lb.Booting)
 }
 
 func (c *common) scope(name string, s lb.Scope) scope {
@@ -132,15 +151,19 @@ func (c *common) scope(name string, s lb.Scope) scope {
 			out.pools[pool] = true
 		}
 	}
+
 	for i, n := range c.nodes {
 		out.nodes[i] = selects(s.NodeSelectors, n.Labels)
 	}
+
 	return out
 }
 
 // index returns the index of the named node; -1 for none.
 func (c *common) index(name string) int {
-	compare := func(n node, name string) int { return strings.Compare(n.Name, name) }
+	compare := func(n node, name string) int {
+		return strings.Compare(n.Name, name)
+	}
 	i, found := slices.BinarySearchFunc(c.nodes, name, compare)
 	if !found {
 		return -1
@@ -162,7 +185,9 @@ func (c *common) indexes(names lb.Names) (out []int) {
 // nodeAt returns the node that has an address; "" for none. What a speaker says of its links counts more than what
 // Nodes list.
 func (c *common) nodeAt(a netip.Addr) (listed string) {
-	hasAddress := func(l lb.Link) bool { return slices.Contains(l.Addresses, a) }
+	hasAddress := func(l lb.Link) bool {
+		return slices.Contains(l.Addresses, a)
+	}
 	for i := range c.nodes {
 		n := &c.nodes[i]
 		if slices.ContainsFunc(c.state.Links[n.Name], hasAddress) {
@@ -172,6 +197,7 @@ func (c *common) nodeAt(a netip.Addr) (listed string) {
 			listed = n.Name
 		}
 	}
+
 	return listed
 }
 
@@ -184,6 +210,12 @@ func (all scopes) selecting(s *lb.Service, pool *lb.Pool) []int {
 		}
 	}
 	return out
+}
+
+// selectingL2 returns the indexes of the L2Advertisements that select an address of a Service.
+func (c *common) selectingL2(s *lb.Service, a netip.Addr) []int {
+	pool := c.pools.pool(s, a)
+	return c.l2.selecting(s, pool)
 }
 
 // onNode reports whether one of these advertisements selects the node of this index.
@@ -236,7 +268,13 @@ func refusal(s *lb.Service, f lb.Family) lb.Reason {
 
 // reason returns why a node may not announce the addresses of a family of a Service that these advertisements select;
 // "" if it may.
-func (c *common) reason(i int, s *lb.Service, f lb.Family, of scopes, ads []int) lb.Reason {
+func (c *common) reason(
+	i int,
+	s *lb.Service,
+	f lb.Family,
+	of scopes,
+	ads []int,
+) lb.Reason {
 	n := &c.nodes[i]
 	switch {
 	case n.barred != "":
@@ -248,7 +286,9 @@ func (c *common) reason(i int, s *lb.Service, f lb.Family, of scopes, ads []int)
 	}
 }
 
-func hashString(s string) uint64 { return hash([]byte(s)) }
+func hashString(s string) uint64 {
+	return hash([]byte(s))
+}
 
 func hashAddress(a netip.Addr) uint64 {
 	b := a.As16()

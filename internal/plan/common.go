@@ -49,9 +49,11 @@ func nextCommon(before *common, node string, s lb.State) *common {
 	if before == nil {
 		return newCommon(node, source)
 	}
+
 	if maps.Equal(source.Members, before.source.Members) {
 		source.Members = before.source.Members // most of what there is to compare
 	}
+
 	if before.node == node && reflect.DeepEqual(source, before.source) {
 		return before
 	}
@@ -62,13 +64,17 @@ func nextCommon(before *common, node string, s lb.State) *common {
 	if before.node != node || !reflect.DeepEqual(c.state, before.state) {
 		c.version++
 	}
+
 	if !maps.EqualFunc(source.Nodes, before.source.Nodes, haveSameLabels) {
 		c.labels++
 	}
+
 	return c
 }
 
-func haveSameLabels(a, b lb.Node) bool { return maps.Equal(a.Labels, b.Labels) }
+func haveSameLabels(a, b lb.Node) bool {
+	return maps.Equal(a.Labels, b.Labels)
+}
 
 // commonPart returns the part of a State that may concern every group.
 func commonPart(s lb.State) lb.State {
@@ -100,6 +106,7 @@ func commonPart(s lb.State) lb.State {
 	if h.Previous != nil {
 		out.Here.Previous = &lb.Previous{}
 	}
+
 	return out
 }
 
@@ -115,12 +122,15 @@ func newCommon(node string, source lb.State) *common {
 	c.pools, c.subnets = newPoolIndex(c.state.Pools), subnetsOf(c.state.Links)
 	c.readNodes()
 	c.me = c.index(node)
+
 	for _, a := range c.state.L2Advertisements {
 		c.l2 = append(c.l2, c.scope("L2Advertisement "+a.Name, a.Scope))
 	}
+
 	for _, a := range c.state.BGPAdvertisements {
 		c.ads = append(c.ads, c.scope("BGPAdvertisement "+a.Name, a.Scope))
 	}
+
 	return c
 }
 
@@ -137,6 +147,7 @@ func reduced(s lb.State) lb.State {
 	for name := range s.Unfit {
 		s.Unfit[name] &^= lb.SessionlessIPv4 | lb.SessionlessIPv6
 	}
+
 	return s
 }
 
@@ -163,6 +174,7 @@ func selectedLabels(labels map[string]string, keys map[string]bool) (out map[str
 		}
 		out[key] = value
 	}
+
 	return out
 }
 
@@ -182,12 +194,15 @@ func selectedKeys(s lb.State) map[string]bool {
 			add([]lb.Selector{preferred.Selector})
 		}
 	}
+
 	for _, a := range s.BGPAdvertisements {
 		add(a.NodeSelectors)
 	}
+
 	for _, peer := range s.Peers {
 		add(peer.NodeSelectors)
 	}
+
 	return keys
 }
 
@@ -208,6 +223,7 @@ func reducedPools(pools []lb.Pool) []lb.Pool {
 			},
 		}
 	}
+
 	return out
 }
 
@@ -225,6 +241,7 @@ func (c *common) join(groups []*lb.Group, f *localFacts) *common {
 	if slices.Equal(closed, joined.closed) {
 		return joined
 	}
+
 	return joined.withJoins(ranged, closed)
 }
 
@@ -260,7 +277,12 @@ type localFacts struct {
 }
 
 // nextLocalFacts returns the facts of a State; before are the facts of the last State.
-func nextLocalFacts(before *localFacts, s lb.State, groups *lb.Groups, labels uint64) *localFacts {
+func nextLocalFacts(
+	before *localFacts,
+	s lb.State,
+	groups *lb.Groups,
+	labels uint64,
+) *localFacts {
 	h := &s.Here
 	f := &localFacts{
 		refused:      h.Refused,
@@ -277,21 +299,27 @@ func nextLocalFacts(before *localFacts, s lb.State, groups *lb.Groups, labels ui
 	if h.Previous != nil {
 		f.owners, f.relays = h.Previous.Owners, h.Previous.Relays
 	}
+
 	for _, a := range h.Addresses {
 		if groups.At(a) != nil {
 			f.onLinks = append(f.onLinks, a)
 		}
 	}
+
 	f.onLinks = newAddresses(f.onLinks)
 
 	if !reflect.DeepEqual(f.proxies, before.proxies) {
 		f.proxyVersion++
 	}
-	selectsNodes := func(g *lb.Group) bool { return g.SelectsNodes }
+
+	selectsNodes := func(g *lb.Group) bool {
+		return g.SelectsNodes
+	}
 	isLabelled := f.labels != before.labels && slices.ContainsFunc(groups.All, selectsNodes)
 	if isLabelled || !f.equal(before) {
 		f.version++
 	}
+
 	return f
 }
 
@@ -345,6 +373,7 @@ func (f *localFacts) inputs(g *lb.Group) inputs {
 	for _, s := range g.Services {
 		in.services = append(in.services, serviceFacts{f.refused.Has(s.Key), f.unserved[s.Key]})
 	}
+
 	for _, a := range g.Addresses {
 		in.addresses = append(in.addresses, f.at(a))
 	}
@@ -353,9 +382,11 @@ func (f *localFacts) inputs(g *lb.Group) inputs {
 	if g.SelectsNodes {
 		in.labels = f.labels
 	}
+
 	if g.Proxied {
 		in.proxyVersion, in.proxies = f.proxyVersion, f.proxies
 	}
+
 	return *in
 }
 

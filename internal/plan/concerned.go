@@ -15,15 +15,19 @@ const manyGroups = 1000
 
 // IsLate reports whether the last plan has only what concerns nodes that died, came back or changed their state, and
 // leaves other groups as they were. The next plan, which is to be made at once, has the rest.
-func (m *Memory) IsLate() bool { return m.table.IsLate() }
+func (m *Memory) IsLate() bool {
+	return m.table.IsLate()
+}
 
 // concerned returns a function that reports whether a group is planned before others: a node whose state differs owns
 // one of its addresses, or no node does. It returns nil if all groups are planned at once: they are few, something else
 // differs, or the last plan left a rest.
 func (m *Memory) concerned(before, c *common) func(*lb.Group, *effects) bool {
-	if before == nil || len(m.groups.All) < manyGroups || m.IsLate() {
+	areFew := len(m.groups.All) < manyGroups
+	if before == nil || areFew || m.IsLate() {
 		return nil
 	}
+
 	isSame := before.node == c.node &&
 		slices.Equal(before.ranged, c.ranged) &&
 		slices.Equal(before.closed, c.closed)
@@ -33,10 +37,13 @@ func (m *Memory) concerned(before, c *common) func(*lb.Group, *effects) bool {
 	}
 
 	return func(_ *lb.Group, e *effects) bool {
-		if changed[c.node] && len(e.routes) > 0 {
+		hasRoutes := len(e.routes) > 0
+		if hasRoutes && changed[c.node] {
 			return true
 		}
-		isConcerned := func(a addressEffects) bool { return a.owner == "" || changed[a.owner] }
+		isConcerned := func(a addressEffects) bool {
+			return a.owner == "" || changed[a.owner]
+		}
 		return slices.ContainsFunc(e.addresses, isConcerned)
 	}
 }
@@ -58,16 +65,21 @@ func changedNodes(before, s *lb.State) (changed map[string]bool, isAll bool) {
 	rest.Left = s.Left
 	rest.Stopping = s.Stopping
 	rest.Unfit = s.Unfit
+
 	return changed, !reflect.DeepEqual(&rest, s)
 }
 
 // addDifferences adds the keys at which two maps differ.
-func addDifferences[V comparable](to map[string]bool, a, b map[string]V) {
+func addDifferences[V comparable](
+	to map[string]bool,
+	a, b map[string]V,
+) {
 	for name, v := range a {
 		if b[name] != v {
 			to[name] = true
 		}
 	}
+
 	for name, v := range b {
 		if a[name] != v {
 			to[name] = true

@@ -46,7 +46,8 @@ type result struct {
 // key returns the hash for which nodes get scores: the lowest address of the oldest Service, so that all its families
 // have one owner.
 func (e *election) key() uint64 {
-	return hashAddress(slices.MinFunc(e.first.Addresses, netip.Addr.Compare))
+	lowest := slices.MinFunc(e.first.Addresses, netip.Addr.Compare)
+	return hashAddress(lowest)
 }
 
 // election returns the election of an address, which is held once.
@@ -55,33 +56,49 @@ func (g *group) election(s *lb.Service, a netip.Addr) *election {
 	if *held != nil {
 		return *held
 	}
-	e := &election{first: s, nodes: g.all, family: lb.FamilyOf(a)}
+
+	e := &election{
+		first:  s,
+		nodes:  g.all,
+		family: lb.FamilyOf(a),
+	}
 	*held = e
 
 	holders := g.holders(a)
 	e.isShared = len(holders) > 1
 	g.addServices(e, oldestFirst(holders), a)
-	isLocal := func(o *lb.Service) bool { return o.Local }
-	isOneEven := len(e.services) == 1 && e.services[0].IsEven() && len(g.state.LacksProxy) == 0
+	isLocal := func(o *lb.Service) bool {
+		return o.Local
+	}
+	isOneEven := len(e.services) == 1 &&
+		e.services[0].IsEven() &&
+		len(g.state.LacksProxy) == 0
 	e.even = isOneEven || !slices.ContainsFunc(e.services, isLocal)
 
 	nodes, areFew := e.fewNodes(len(g.all))
 	if areFew {
 		e.nodes = g.indexes(nodes)
 	}
+
 	slices.Sort(e.ads)
 	e.ads = slices.Compact(e.ads)
 	e.addresses = append(e.addresses, a)
 	g.addAddresses(e, a)
 	e.result, e.why = g.hold(e, a)
+
 	return e
 }
 
 // addServices adds the Services that count in an election.
-func (g *group) addServices(e *election, services []*lb.Service, a netip.Addr) {
+func (g *group) addServices(
+	e *election,
+	services []*lb.Service,
+	a netip.Addr,
+) {
 	for _, s := range services {
-		selected := g.l2.selecting(s, g.pools.pool(s, a))
-		if !s.Serving(e.family) || s.ProxyRefused || len(selected) == 0 {
+		selected := g.selectingL2(s, a)
+		isServing := s.Serving(e.family) && !s.ProxyRefused
+		if !isServing || len(selected) == 0 {
 			continue // a Service that is not announced does not count
 		}
 		switch {
@@ -99,12 +116,15 @@ func (g *group) addServices(e *election, services []*lb.Service, a netip.Addr) {
 // addAddresses adds the other addresses that should have the same owner, if all Services have the same ones.
 func (g *group) addAddresses(e *election, a netip.Addr) {
 	first := e.first
-	differs := func(o *lb.Service) bool { return !haveSameAddresses(o, first) }
+	differs := func(o *lb.Service) bool {
+		return !haveSameAddresses(o, first)
+	}
 	if slices.ContainsFunc(e.services, differs) {
 		return
 	}
+
 	for _, b := range first.Addresses {
-		if b != a && len(g.l2.selecting(first, g.pools.pool(first, b))) > 0 {
+		if b != a && len(g.selectingL2(first, b)) > 0 {
 			e.addresses = append(e.addresses, b)
 		}
 	}
@@ -127,7 +147,10 @@ func oldestFirst(services []*lb.Service) []*lb.Service {
 	if len(services) < 2 {
 		return services
 	}
-	compareAge := func(a, b *lb.Service) int { return a.Created.Compare(b.Created) }
+
+	compareAge := func(a, b *lb.Service) int {
+		return a.Created.Compare(b.Created)
+	}
 	return slices.SortedStableFunc(slices.Values(services), compareAge)
 }
 
@@ -135,8 +158,23 @@ func haveSameAddresses(a, b *lb.Service) bool {
 	if a == b {
 		return true
 	}
-	isMissing := func(x netip.Addr) bool { return !slices.Contains(b.Addresses, x) }
-	return len(a.Addresses) == len(b.Addresses) && !slices.ContainsFunc(a.Addresses, isMissing)
+
+	isMissing := func(x netip.Addr) bool {
+		return !slices.Contains(b.Addresses, x)
+	}
+	if len(a.Addresses) != len(b.Addresses) {
+		return false
+	}
+
+	return !slices.ContainsFunc(a.Addresses, isMissing)
+}
+
+// isSelected reports whether the Service of an election with the index j selects the node with the index i, and its
+// advertisements do.
+func (c *common) isSelected(e *election, j, i int) bool {
+	selectors := e.services[j].NodeSelectors
+	labels := c.nodes[i].Labels
+	return c.l2.onNode(e.adsOf[j], i) && selects(selectors, labels)
 }
 
 // suits reports whether advertisements and the Services themselves let the node of this index announce, and it serves a
@@ -144,7 +182,7 @@ func haveSameAddresses(a, b *lb.Service) bool {
 func (c *common) suits(e *election, i int) bool {
 	n, serves := &c.nodes[i], false
 	for j, s := range e.services {
-		if !c.l2.onNode(e.adsOf[j], i) || !selects(s.NodeSelectors, n.Labels) {
+		if !c.isSelected(e, j, i) {
 			return false
 		}
 		serves = serves || s.Serves(n.Name, e.family)
@@ -153,72 +191,105 @@ func (c *common) suits(e *election, i int) bool {
 }
 
 // may reports whether the node of this index may announce the address for all the Services.
-func (c *common) may(e *election, i int) bool { return c.nodes[i].barred == "" && c.suits(e, i) }
+func (c *common) may(e *election, i int) bool {
+	return c.nodes[i].barred == "" && c.suits(e, i)
+}
 
 // mayReturn reports whether the node said goodbye a short while ago, stays, and may announce the address as soon as it
 // has a speaker again: meanwhile its kernel forwards.
 func (c *common) mayReturn(e *election, i int) bool {
 	n := &c.nodes[i]
-	return c.state.Left[n.Name] && !n.ShuttingDown && n.obstacle == "" && c.suits(e, i)
+	return c.state.Left[n.Name] &&
+		!n.ShuttingDown &&
+		n.obstacle == "" &&
+		c.suits(e, i)
 }
 
 // mayStandIn reports whether the node may answer for the owner, on the network of this link of it. It answers with the
 // owner's MAC, so that no packet passes it: it needs neither endpoint nor kube-proxy, nor a filter.
-func (c *common) mayStandIn(e *election, i int, link lb.Link) bool {
+func (c *common) mayStandIn(
+	e *election,
+	i int,
+	link lb.Link,
+) bool {
 	n := &c.nodes[i]
 	isHindered := n.obstacle != "" && n.obstacle != lb.KubeProxyNotReady
 	if !n.alive || c.state.SpeakerDown[n.Name] || isHindered {
 		return false
 	}
-	for j, s := range e.services {
-		if !selects(s.NodeSelectors, n.Labels) || !c.l2.onNode(e.adsOf[j], i) {
+
+	for j := range e.services {
+		if !c.isSelected(e, j, i) {
 			return false
 		}
 	}
+
 	_, isKnown := c.linkBeside(i, e.ads, link)
 	return isKnown
 }
 
 // elect returns the owner of an address, or why there is none.
-func (g *group) elect(s *lb.Service, a netip.Addr, ads []int) (result, lb.Reason) {
+func (g *group) elect(
+	s *lb.Service,
+	a netip.Addr,
+	ads []int,
+) (result, lb.Reason) {
 	why := refusal(s, lb.FamilyOf(a))
 	if why != "" {
 		return result{}, why
 	}
+
 	e := g.election(s, a)
 	if e.why != "" || !e.isShared {
 		return e.result, e.why
 	}
 
-	own := &election{services: []*lb.Service{s}, adsOf: [][]int{ads}, family: e.family}
+	own := &election{
+		services: []*lb.Service{s},
+		adsOf:    [][]int{ads},
+		family:   e.family,
+	}
 	i := g.index(e.owner.Name)
-	if !g.may(own, i) && !g.mayReturn(own, i) {
+	mayOwn := g.may(own, i) || g.mayReturn(own, i)
+	if !mayOwn {
 		return result{}, lb.NoEligibleNode
 	}
+
 	return e.result, ""
 }
 
 // hold holds the election.
 func (g *group) hold(e *election, a netip.Addr) (result, lb.Reason) {
 	r, key := g.ranking(e), e.key()
-	winner := g.highestScore(g.topRanked(e, r, a), key)
+	top := g.topRanked(e, r, a)
+	winner := g.highestScore(top, key)
 	if winner < 0 {
-		mayReturn := func(i int) bool { return g.mayReturn(e, i) }
-		winner = g.highestScore(g.first(e, r, e.nodes, mayReturn), key)
+		mayReturn := func(i int) bool {
+			return g.mayReturn(e, i)
+		}
+		top = g.first(e, r, e.nodes, mayReturn)
+		winner = g.highestScore(top, key)
 	}
+
 	if winner < 0 {
 		return result{}, lb.NoEligibleNode
 	}
 
-	out := result{owner: &g.nodes[winner], rank: g.rankIn(e, r, winner)}
-	if !g.cutOffFrom(out.owner.Name) && g.cutOff(e.services, a) {
+	out := result{
+		owner: &g.nodes[winner],
+		rank:  g.rankIn(e, r, winner),
+	}
+	owner := out.owner.Name
+	if !g.cutOffFrom(owner) && g.cutOff(e.services, a) {
 		return result{}, lb.CutOff
 	}
-	if !g.filters(out.owner.Name, single(a)) {
+
+	if !g.filters(owner, single(a)) {
 		return result{}, g.unfiltered()
 	}
+
 	isAway := !out.owner.alive
-	if !isAway && !g.state.SpeakerDown[out.owner.Name] {
+	if !isAway && !g.state.SpeakerDown[owner] {
 		return out, ""
 	}
 
@@ -229,35 +300,59 @@ func (g *group) hold(e *election, a netip.Addr) (result, lb.Reason) {
 	case isAway:
 		return result{}, lb.NoEligibleNode
 	}
+
 	return out, ""
 }
 
 // standIn returns the index of the node that stands in for an owner; -1 for none.
-func (c *common) standIn(e *election, r *ranking, owner int, a netip.Addr) int {
+func (c *common) standIn(
+	e *election,
+	r *ranking,
+	owner int,
+	a netip.Addr,
+) int {
 	link, _ := c.linkFor(owner, e.ads, a)
-	withoutPackets := func(i int) rank { return r.ranks[i] &^ passingRanks }
-	may := func(i int) bool { return c.mayStandIn(e, i, link) }
-	return c.highestScore(highest(c.all, withoutPackets, may), e.key())
+	withoutPackets := func(i int) rank {
+		return r.ranks[i] &^ passingRanks
+	}
+	may := func(i int) bool {
+		return c.mayStandIn(e, i, link)
+	}
+	top := highest(c.all, withoutPackets, may)
+	return c.highestScore(top, e.key())
 }
 
 // topRanked returns the indexes of the nodes among which the hash decides. A node of a side that this one yields to
 // is none of them if that side cannot serve the address, and a node of this side can.
-func (g *group) topRanked(e *election, r *ranking, a netip.Addr) []int {
-	may := func(i int) bool { return g.may(e, i) }
-	if g.refusedByPreceding(e.services, e.family) && !g.cutOff(e.services, a) {
-		mayHere := func(i int) bool { return !g.yieldsTo(g.nodes[i].Name) && may(i) }
+func (g *group) topRanked(
+	e *election,
+	r *ranking,
+	a netip.Addr,
+) []int {
+	may := func(i int) bool {
+		return g.may(e, i)
+	}
+	isLeft := g.refusedByPreceding(e.services, e.family)
+	if isLeft && !g.cutOff(e.services, a) {
+		mayHere := func(i int) bool {
+			return !g.yieldsTo(g.nodes[i].Name) && may(i)
+		}
 		ours := g.first(e, r, e.nodes, mayHere)
 		if len(ours) > 0 {
 			return ours
 		}
 	}
+
 	if g.state.Here.PathFails {
-		mayAlone := func(i int) bool { return g.hasEndpoint(e, i) && may(i) }
+		mayAlone := func(i int) bool {
+			return g.hasEndpoint(e, i) && may(i)
+		}
 		ours := g.first(e, r, e.nodes, mayAlone)
 		if len(ours) > 0 {
 			return ours
 		}
 	}
+
 	if len(e.services) != 1 || e.services[0].Local {
 		return g.first(e, r, e.nodes, may)
 	}
@@ -270,6 +365,7 @@ func (g *group) topRanked(e *election, r *ranking, a netip.Addr) []int {
 		}
 		r.topRanked[key] = g.first(e, r, e.nodes, may)
 	}
+
 	return r.topRanked[key]
 }
 
@@ -285,8 +381,10 @@ func selectorKey(selectors []lb.Selector) string {
 // hasEndpoint reports whether the node has an endpoint that can serve one of the Services. Where the network between
 // the nodes fails, no other node can serve them.
 func (c *common) hasEndpoint(e *election, i int) bool {
+	name := c.nodes[i].Name
 	for _, s := range e.services {
-		if s.ServingAnywhere(e.family) || s.ServingNodes(e.family).Has(c.nodes[i].Name) {
+		nodes := s.ServingNodes(e.family)
+		if nodes.Has(name) || s.ServingAnywhere(e.family) {
 			return true
 		}
 	}

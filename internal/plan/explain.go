@@ -28,26 +28,38 @@ func Hindrances(state lb.State, s *lb.Service) (l2, bgp map[lb.Reason][]string) 
 }
 
 // hindered returns the nodes that may not announce a Service that these advertisements select, by reason.
-func (c *common) hindered(s *lb.Service, f lb.Family, of scopes, ads []int) map[lb.Reason][]string {
+func (c *common) hindered(
+	s *lb.Service,
+	f lb.Family,
+	of scopes,
+	ads []int,
+) map[lb.Reason][]string {
 	names := maps.Clone(c.barred)
 	for i, n := range c.nodes {
 		if n.barred != "" {
 			continue
 		}
 		r := c.reason(i, s, f, of, ads)
-		if r == "" && c.state.Unfit[n.Name].Has(lb.Unfiltered) {
+		if r == "" && c.isUnfit(n.Name, lb.Unfiltered) {
 			r = lb.FilterNotInForce
 		}
 		if r != "" {
 			names[r] = append(names[r], n.Name)
 		}
 	}
+
 	return names
 }
 
 // explain returns a reason that depends on nodes or endpoints, and its sentence. Of a proxied Service the reason is
 // mostly another.
-func (c *common) explain(s *lb.Service, f lb.Family, why lb.Reason, of scopes, ads []int) (lb.Reason, string) {
+func (c *common) explain(
+	s *lb.Service,
+	f lb.Family,
+	why lb.Reason,
+	of scopes,
+	ads []int,
+) (lb.Reason, string) {
 	names := c.hindered(s, f, of, ads)
 	if s.Proxied {
 		text := noProxy(s, f, why, names[lb.NoProxy])
@@ -77,12 +89,18 @@ func (c *common) explain(s *lb.Service, f lb.Family, why lb.Reason, of scopes, a
 		return why, "no node that may announce can keep the filter of the source ranges in force (" +
 			lb.SomeOf(names[why]) + ")"
 	}
+
 	delete(names, lb.FilterNotInForce)
 	return why, c.noNode(s, names, of, ads)
 }
 
 // noNode returns the sentence on a Service that none of these nodes may announce, by reason.
-func (c *common) noNode(s *lb.Service, names map[lb.Reason][]string, of scopes, ads []int) string {
+func (c *common) noNode(
+	s *lb.Service,
+	names map[lb.Reason][]string,
+	of scopes,
+	ads []int,
+) string {
 	var parts []string
 	for _, r := range slices.Sorted(maps.Keys(names)) {
 		part := fmt.Sprintf("%s: %s", r, lb.SomeOf(names[r]))
@@ -94,14 +112,21 @@ func (c *common) noNode(s *lb.Service, names map[lb.Reason][]string, of scopes, 
 		}
 		parts = append(parts, part)
 	}
+
 	if len(parts) == 0 {
 		return "no node may announce: there is no node"
 	}
+
 	return "no node may announce (" + strings.Join(parts, "; ") + ")"
 }
 
 // selectedBy says what keeps the named nodes from being selected for a Service that these advertisements select.
-func (c *common) selectedBy(s *lb.Service, nodes []string, of scopes, ads []int) string {
+func (c *common) selectedBy(
+	s *lb.Service,
+	nodes []string,
+	of scopes,
+	ads []int,
+) string {
 	isLeftOut, isRefused := false, false
 	for _, i := range c.indexes(nodes) {
 		isLeftOut = isLeftOut || !of.onNode(ads, i)
@@ -114,11 +139,14 @@ func (c *common) selectedBy(s *lb.Service, nodes []string, of scopes, ads []int)
 			out = append(out, "nodeSelectors of "+of[ad].name)
 		}
 	}
+
 	if isRefused {
 		out = append(out, "the Service's holdfast.dev/node-selector, or OpenStack's")
 	}
+
 	if len(out) == 0 {
 		return ""
 	}
+
 	return " by " + lb.SomeOf(out)
 }

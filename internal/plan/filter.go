@@ -25,7 +25,10 @@ func (g *group) filter() {
 	services := g.answering()
 	isAnswering := func(f lb.Frontend) bool {
 		s := services[f.Service]
-		return s != nil && s.Serves(g.node, lb.FamilyOf(f.Address))
+		if s == nil {
+			return false
+		}
+		return s.Serves(g.node, lb.FamilyOf(f.Address))
 	}
 	for list := range byAddress(merged(all)) {
 		here := g.effect(list[0].Address)
@@ -42,6 +45,7 @@ func (g *group) answering() map[lb.Key]*lb.Service {
 	for _, s := range g.Services {
 		out[s.Key] = s
 	}
+
 	for _, s := range g.Leaving {
 		delete(out, s.Key)
 	}
@@ -52,8 +56,8 @@ func (g *group) answering() map[lb.Key]*lb.Service {
 func byAddress(frontends []lb.Frontend) iter.Seq[[]lb.Frontend] {
 	return func(yield func([]lb.Frontend) bool) {
 		for len(frontends) > 0 {
-			n := 1
-			for n < len(frontends) && frontends[n].Address == frontends[0].Address {
+			a, n := frontends[0].Address, 1
+			for n < len(frontends) && frontends[n].Address == a {
 				n++
 			}
 			if !yield(slices.Clip(frontends[:n])) {
@@ -84,8 +88,10 @@ func Frontends(s lb.State) []lb.Frontend {
 	for _, a := range s.Here.Addresses {
 		isOwn[a] = true
 	}
+
 	pools := newPoolIndex(s.Pools)
 	all := make([]lb.Frontend, 0, len(s.Services)) // each is large
+
 	for _, sv := range s.Services {
 		for _, a := range sv.Addresses {
 			if isOwn[a] {
@@ -98,19 +104,26 @@ func Frontends(s lb.State) []lb.Frontend {
 			}
 		}
 	}
+
 	return merged(all)
 }
 
 // agreedFrontend returns what all nodes know of the frontends of a Service at an address, without a port.
-func agreedFrontend(s *lb.Service, a netip.Addr, pools poolIndex) lb.Frontend {
+func agreedFrontend(
+	s *lb.Service,
+	a netip.Addr,
+	pools poolIndex,
+) lb.Frontend {
 	f := frontendOf(s, a, pools.pool(s, a))
 	isAllowed := s.InternalAllowed && f.HasRanges()
+
 	switch {
 	case s.Proxied: // the ClusterIP would lead past the proxies
 		f.Inside = isAllowed
 	case isAllowed && !s.InternalLocal:
 		f.ClusterIP = sameFamily(s.ClusterIPs, a)
 	}
+
 	return f
 }
 
@@ -123,15 +136,18 @@ func (g *group) frontends(s *lb.Service, a netip.Addr) (out []lb.Frontend) {
 		proxy = g.proxyOf(s, a)
 		isRefused = proxy == nil || proxy.Node != g.node
 	}
+
 	isLocal := s.Local && !s.Proxied
+	family := lb.FamilyOf(a)
 
 	for _, p := range s.Ports {
 		f.Protocol, f.Port = p.Protocol, p.Port
-		isUnserved := isLocal && !s.ServesPort(g.node, lb.FamilyOf(a), p)
+		isUnserved := isLocal && !s.ServesPort(g.node, family, p)
 		lacksPort := proxy != nil && !proxy.Has(s, p)
 		f.Refuse = isRefused || lacksPort || isUnserved
 		out = append(out, f)
 	}
+
 	return out
 }
 
@@ -145,7 +161,11 @@ func compareFrontends(a, b *lb.Frontend) int {
 
 // frontendOf returns the terms of a Service and its pool for one address. If all allowed ranges are of the other
 // family, no client may connect.
-func frontendOf(s *lb.Service, a netip.Addr, pool *lb.Pool) lb.Frontend {
+func frontendOf(
+	s *lb.Service,
+	a netip.Addr,
+	pool *lb.Pool,
+) lb.Frontend {
 	access := s.Access
 	if pool != nil && pool.Restricted {
 		if access.Restricted {
@@ -154,8 +174,14 @@ func frontendOf(s *lb.Service, a netip.Addr, pool *lb.Pool) lb.Frontend {
 			access.Allow, access.Restricted = pool.SourceRanges, true
 		}
 	}
-	access.Allow, access.Deny = ofFamily(access.Allow, a), ofFamily(access.Deny, a)
-	return lb.Frontend{Address: a, Service: s.Key, Access: access}
+
+	access.Allow = ofFamily(access.Allow, a)
+	access.Deny = ofFamily(access.Deny, a)
+	return lb.Frontend{
+		Address: a,
+		Service: s.Key,
+		Access:  access,
+	}
 }
 
 // sameFamily returns the address of the family of a, of at most one of each; the zero Addr for none.
@@ -170,7 +196,9 @@ func sameFamily(all []netip.Addr, a netip.Addr) netip.Addr {
 
 // ofFamily returns the prefixes of an address's family, of a list that has IPv4 before IPv6.
 func ofFamily(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
-	isIPv6 := func(p netip.Prefix) bool { return p.Addr().Is6() }
+	isIPv6 := func(p netip.Prefix) bool {
+		return p.Addr().Is6()
+	}
 	six := slices.IndexFunc(prefixes, isIPv6)
 	switch {
 	case six < 0 && a.Is6():
@@ -180,6 +208,7 @@ func ofFamily(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
 	case a.Is6():
 		return prefixes[six:]
 	}
+
 	return prefixes[:six:six]
 }
 
@@ -189,10 +218,11 @@ func intersection(a, b []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for len(a) > 0 && len(b) > 0 {
 		x, y := a[0], b[0]
+		isApart := !x.Overlaps(y)
 		switch {
-		case !x.Overlaps(y) && x.Addr().Less(y.Addr()):
+		case isApart && x.Addr().Less(y.Addr()):
 			a = a[1:]
-		case !x.Overlaps(y):
+		case isApart:
 			b = b[1:]
 		case x.Bits() >= y.Bits():
 			out = append(out, x)
@@ -202,6 +232,7 @@ func intersection(a, b []netip.Prefix) []netip.Prefix {
 			b = b[1:]
 		}
 	}
+
 	return out
 }
 
@@ -213,18 +244,24 @@ func merged(frontends []lb.Frontend) []lb.Frontend {
 	for i := range order {
 		order[i] = i
 	}
-	compare := func(i, j int) int { return compareFrontends(&frontends[i], &frontends[j]) }
+
+	compare := func(i, j int) int {
+		return compareFrontends(&frontends[i], &frontends[j])
+	}
 	slices.SortStableFunc(order, compare)
 
 	out := make([]lb.Frontend, 0, len(frontends))
 	for _, i := range order {
+		f := &frontends[i]
 		n := len(out)
-		if n == 0 || compareFrontends(&out[n-1], &frontends[i]) != 0 {
-			out = append(out, frontends[i])
-		} else {
-			out[n-1] = both(out[n-1], frontends[i])
+		if n == 0 || compareFrontends(&out[n-1], f) != 0 {
+			out = append(out, *f)
+			continue
 		}
+		last := &out[n-1]
+		*last = both(*last, *f)
 	}
+
 	return out
 }
 
@@ -236,13 +273,16 @@ func both(a, b lb.Frontend) lb.Frontend {
 	case b.Restricted:
 		a.Allow, a.Restricted = b.Allow, true
 	}
-	a.Deny = lb.Outermost(slices.Concat(a.Deny, b.Deny))
+
+	denied := slices.Concat(a.Deny, b.Deny)
+	a.Deny = lb.Outermost(denied)
 	a.ConnectionLimit = lower(a.ConnectionLimit, b.ConnectionLimit)
 	a.RateLimit = lower(a.RateLimit, b.RateLimit)
 	a.Refuse = a.Refuse && b.Refuse
 	a.LogDrops = a.LogDrops || b.LogDrops
 	a.ClusterIP = netip.Addr{}
 	a.Inside = a.Inside && b.Inside
+
 	return a
 }
 

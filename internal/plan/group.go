@@ -65,26 +65,38 @@ func (c *common) planGroup(g *lb.Group, in inputs, clock *memo.Clock) effects {
 	}
 	p.isClosed = p.closedHere()
 	for i, s := range g.Services {
-		v := &Verdict{Service: s.Key, L2: p.layer2(s), BGP: p.bgp(s)}
-		v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.hasRanges(s, a) })
+		v := &Verdict{
+			Service: s.Key,
+			L2:      p.layer2(s),
+			BGP:     p.bgp(s),
+		}
+		v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool {
+			return p.hasRanges(s, a)
+		})
 		p.verdicts[i] = v
 		if c.pools.exceptional(s) {
 			p.exceptions = append(p.exceptions, s)
 		}
 	}
+
 	for i := range p.addresses {
 		p.continueRelay(i)
 	}
+
 	p.filter()
 	p.divert()
 	return p.effects
 }
 
 // effect returns what this node does with an address of the group.
-func (g *group) effect(a netip.Addr) *addressEffects { return &g.addresses[g.Index(a)] }
+func (g *group) effect(a netip.Addr) *addressEffects {
+	return &g.addresses[g.Index(a)]
+}
 
 // known returns what this node knows of an address of the group.
-func (g *group) known(a netip.Addr) *addressFacts { return &g.in.addresses[g.Index(a)] }
+func (g *group) known(a netip.Addr) *addressFacts {
+	return &g.in.addresses[g.Index(a)]
+}
 
 // knownOf returns what this node knows of a Service of the group that stays.
 func (g *group) knownOf(s *lb.Service) serviceFacts {
@@ -92,11 +104,15 @@ func (g *group) knownOf(s *lb.Service) serviceFacts {
 }
 
 // holders returns the Services that stay and have an address, ordered by key.
-func (g *group) holders(a netip.Addr) []*lb.Service { return holders(g.Group, a) }
+func (g *group) holders(a netip.Addr) []*lb.Service {
+	return holders(g.Group, a)
+}
 
 // holders returns the Services of a group that stay and have an address, ordered by key.
 func holders(g *lb.Group, a netip.Addr) []*lb.Service {
-	lacks := func(s *lb.Service) bool { return !slices.Contains(s.Addresses, a) }
+	lacks := func(s *lb.Service) bool {
+		return !slices.Contains(s.Addresses, a)
+	}
 	if !slices.ContainsFunc(g.Services, lacks) {
 		return g.Services
 	}
@@ -104,4 +120,6 @@ func holders(g *lb.Group, a netip.Addr) []*lb.Service {
 }
 
 // isNew reports whether this node has no previous plan: its speaker has just started, or was stopped for long.
-func (g *group) isNew() bool { return g.state.Here.Previous == nil }
+func (g *group) isNew() bool {
+	return g.state.Here.Previous == nil
+}

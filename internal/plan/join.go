@@ -16,22 +16,16 @@ import (
 // joinAddresses joins what belongs to single addresses.
 func (p *planner) joinAddresses() {
 	last, out := p.plan, &p.plan
-	out.Owners = withEffects(p, last.Owners, func(e *addressEffects) (string, bool) {
-		return e.owner, e.owner != ""
-	})
-	out.Yield = withEffects(p, last.Yield, func(e *addressEffects) (struct{}, bool) {
-		return struct{}{}, e.yields
-	})
-	out.Advertised = withEffects(p, last.Advertised, func(e *addressEffects) (time.Time, bool) {
-		return e.withdraws, e.isAdvertised
-	})
-	out.Announcements = withPointers(p, last.Announcements, lb.Announcement.Equal, announcementOf)
-	out.Relays = withEffects(p, last.Relays, func(e *addressEffects) (lb.Relay, bool) {
-		if e.relay == nil {
-			return lb.Relay{}, false
-		}
-		return *e.relay, true
-	})
+	out.Owners = withEffects(p, last.Owners, ownerOf)
+	out.Yield = withEffects(p, last.Yield, yieldOf)
+	out.Announcements = withPointers(
+		p,
+		last.Announcements,
+		lb.Announcement.Equal,
+		announcementOf,
+	)
+	out.Advertised = withEffects(p, last.Advertised, withdrawalOf)
+	out.Relays = withEffects(p, last.Relays, relayOf)
 
 	if !out.Advertised.Same(last.Advertised) {
 		out.Withdraws = time.Time{}
@@ -39,6 +33,7 @@ func (p *planner) joinAddresses() {
 			out.Withdraws = lb.Sooner(out.Withdraws, until)
 		}
 	}
+
 	if !out.Relays.Same(last.Relays) {
 		out.RelaysEnd = time.Time{}
 		for _, relay := range out.Relays.All() {
@@ -47,9 +42,36 @@ func (p *planner) joinAddresses() {
 	}
 }
 
-func announcementOf(e *addressEffects) **lb.Announcement { return &e.announcement }
+func ownerOf(e *addressEffects) (owner string, exists bool) {
+	return e.owner, e.owner != ""
+}
 
-func frontendsOf(e *addressEffects) **[]lb.Frontend { return &e.frontends }
+func yieldOf(e *addressEffects) (yield struct{}, exists bool) {
+	return yield, e.yields
+}
+
+func withdrawalOf(e *addressEffects) (at time.Time, exists bool) {
+	return e.withdraws, e.isAdvertised
+}
+
+func relayOf(e *addressEffects) (relay lb.Relay, exists bool) {
+	if e.relay == nil {
+		return relay, false
+	}
+	return *e.relay, true
+}
+
+func pingOf(e *addressEffects) (ping struct{}, exists bool) {
+	return ping, e.answersPings
+}
+
+func announcementOf(e *addressEffects) **lb.Announcement {
+	return &e.announcement
+}
+
+func frontendsOf(e *addressEffects) **[]lb.Frontend {
+	return &e.frontends
+}
 
 // withEffects returns a map of the last plan with what the groups that changed contribute.
 func withEffects[V comparable](
@@ -57,7 +79,9 @@ func withEffects[V comparable](
 	last lb.Map[netip.Addr, V],
 	read func(*addressEffects) (V, bool),
 ) lb.Map[netip.Addr, V] {
-	value := func(a netip.Addr) (V, bool) { return read(p.at[a]) }
+	value := func(a netip.Addr) (V, bool) {
+		return read(p.at[a])
+	}
 	return last.With(slices.Values(p.keys), value)
 }
 
@@ -74,7 +98,8 @@ func withPointers[T any](
 			return nil, false
 		}
 		before := last.Of(a)
-		if before != nil && equal(*before, **one) {
+		isSame := before != nil && equal(*before, **one)
+		if isSame {
 			*one = before
 		}
 		return *one, true
@@ -88,39 +113,54 @@ func (p *planner) joinRoutes() {
 	if len(prefixes) == 0 {
 		return
 	}
+
 	t := newRouteTable(p.common.state.BGPAdvertisements)
 	for _, g := range p.groupsWithin(prefixes) {
-		for _, r := range p.table.Of(g).routes {
+		one := p.table.Of(g)
+		for _, r := range one.routes {
 			if prefixes[r.prefix] {
 				t.add(r)
 			}
 		}
 	}
 
-	p.conflicts = maps.Clone(p.conflicts)
-	maps.DeleteFunc(p.conflicts, func(prefix netip.Prefix, _ string) bool { return prefixes[prefix] })
-	if p.conflicts == nil {
-		p.conflicts = map[netip.Prefix]string{}
-	}
-	maps.Copy(p.conflicts, t.conflicts)
+	p.replaceConflicts(prefixes, t.conflicts)
 
-	last, routes := p.plan.Routes, t.lists()
+	last := p.plan.Routes
+	routes := t.lists()
 	value := func(prefix netip.Prefix) (*[]lb.Route, bool) {
 		list, exists := routes[prefix]
 		before := last.Of(prefix)
-		if before != nil && reflect.DeepEqual(*before, list) {
+		isSame := before != nil && reflect.DeepEqual(*before, list)
+		if isSame {
 			return before, exists
 		}
 		return &list, exists
 	}
-	p.plan.Routes = last.With(maps.Keys(prefixes), value)
+	changed := maps.Keys(prefixes)
+	p.plan.Routes = last.With(changed, value)
+}
+
+// replaceConflicts replaces the conflicts of some prefixes.
+func (p *planner) replaceConflicts(
+	prefixes map[netip.Prefix]bool,
+	conflicts map[netip.Prefix]string,
+) {
+	all := map[netip.Prefix]string{}
+	for prefix, sentence := range p.conflicts {
+		if !prefixes[prefix] {
+			all[prefix] = sentence
+		}
+	}
+
+	maps.Copy(all, conflicts)
+	p.conflicts = all
 }
 
 // changedPrefixes returns the prefixes of the routes that may differ.
 func (p *planner) changedPrefixes() map[netip.Prefix]bool {
 	prefixes := map[netip.Prefix]bool{}
-	ads := p.common.state.BGPAdvertisements
-	areOther := p.last == nil || !reflect.DeepEqual(p.last.state.BGPAdvertisements, ads)
+	isOther := p.areRoutesOther()
 	for _, change := range p.changes {
 		var before, after []routeTo
 		if change.Before != nil {
@@ -129,21 +169,35 @@ func (p *planner) changedPrefixes() map[netip.Prefix]bool {
 		if change.After != nil {
 			after = change.After.routes
 		}
-		if !areOther && slices.Equal(before, after) {
+		if !isOther && slices.Equal(before, after) {
 			continue
 		}
 		for _, r := range slices.Concat(before, after) {
 			prefixes[r.prefix] = true
 		}
 	}
+
 	return prefixes
+}
+
+// areRoutesOther reports whether advertisements give routes other attributes than in the last plan.
+func (p *planner) areRoutesOther() bool {
+	if p.last == nil {
+		return true
+	}
+
+	before := p.last.state.BGPAdvertisements
+	ads := p.common.state.BGPAdvertisements
+	return !reflect.DeepEqual(before, ads)
 }
 
 // groupsWithin returns the groups that may have routes with some prefixes, in order.
 func (p *planner) groupsWithin(prefixes map[netip.Prefix]bool) []*lb.Group {
-	if len(prefixes) > len(p.groups.All)/8 {
+	areMany := len(prefixes) > len(p.groups.All)/8
+	if areMany {
 		return p.groups.All
 	}
+
 	found := map[*lb.Group]bool{}
 	for prefix := range prefixes {
 		if !prefix.IsSingleIP() {
@@ -154,32 +208,37 @@ func (p *planner) groupsWithin(prefixes map[netip.Prefix]bool) []*lb.Group {
 			found[g] = true
 		}
 	}
+
 	return slices.Collect(maps.Keys(found))
 }
 
 // joinVerdicts joins the verdicts, and puts a sentence on each Service of whose addresses a route has two values of an
 // attribute.
 func (p *planner) joinVerdicts() {
-	last, verdicts := p.plan.Verdicts, map[lb.Key]*Verdict{}
+	last := p.plan.Verdicts
+	verdicts := map[lb.Key]*Verdict{}
 	for _, change := range p.changes {
 		for i, s := range change.Key.Services {
 			switch {
 			case change.After != nil:
 				one := &change.After.verdicts[i]
-				*one = keptVerdict(last.Of(s.Key), *one)
+				before := last.Of(s.Key)
+				*one = keptVerdict(before, *one)
 				verdicts[s.Key] = *one
 			case verdicts[s.Key] == nil:
 				verdicts[s.Key] = nil // another group may have the Service
 			}
 		}
 	}
+
 	p.contradict(verdicts)
 
 	value := func(k lb.Key) (*Verdict, bool) {
 		v := verdicts[k]
 		return v, v != nil
 	}
-	p.plan.Verdicts = last.With(maps.Keys(verdicts), value)
+	changed := maps.Keys(verdicts)
+	p.plan.Verdicts = last.With(changed, value)
 }
 
 // keptVerdict returns the verdict of the last plan if the new one is equal.
@@ -195,22 +254,28 @@ func (p *planner) contradict(verdicts map[lb.Key]*Verdict) {
 	if len(p.conflicts) == 0 && len(p.contradicted) == 0 {
 		return
 	}
+
 	had := map[lb.Key]bool{}
 	for _, k := range p.contradicted {
 		had[k] = true
 	}
 
 	p.contradicted = nil
-	prefixes := slices.SortedFunc(maps.Keys(p.conflicts), netip.Prefix.Compare)
+	all := maps.Keys(p.conflicts)
+	prefixes := slices.SortedFunc(all, netip.Prefix.Compare)
+
 	for _, g := range p.groups.All {
+		one := p.table.Of(g)
 		for i, s := range g.Services {
-			own := p.table.Of(g).verdicts[i]
+			own := one.verdicts[i]
 			sentence := contradicted(s, prefixes, p.conflicts)
 			switch {
 			case sentence != "":
 				v := new(*own)
-				v.BGP.Reason, v.BGP.Message = lb.ConflictingAdvertisements, sentence
-				verdicts[s.Key] = keptVerdict(p.plan.Verdicts.Of(s.Key), v)
+				v.BGP.Reason = lb.ConflictingAdvertisements
+				v.BGP.Message = sentence
+				before := p.plan.Verdicts.Of(s.Key)
+				verdicts[s.Key] = keptVerdict(before, v)
 				p.contradicted = append(p.contradicted, s.Key)
 			case had[s.Key]:
 				verdicts[s.Key] = own
@@ -222,26 +287,40 @@ func (p *planner) contradict(verdicts map[lb.Key]*Verdict) {
 // joinFilter joins the filter.
 func (p *planner) joinFilter() {
 	f, last := &p.plan.Filter, p.plan.Filter
-	f.Pings = withEffects(p, last.Pings, func(e *addressEffects) (struct{}, bool) {
-		return struct{}{}, e.answersPings
-	})
-	f.Frontends = withPointers(p, last.Frontends, equalFrontends, frontendsOf)
-	f.Guarded = kept(last.Guarded, p.guarded(&p.state, p.groups))
+	f.Pings = withEffects(p, last.Pings, pingOf)
+	f.Frontends = withPointers(
+		p,
+		last.Frontends,
+		equalFrontends,
+		frontendsOf,
+	)
+	guarded := p.guarded(&p.state, p.groups)
+	f.Guarded = kept(last.Guarded, guarded)
 
-	hasExceptions := func(e *effects) bool { return len(e.exceptions) > 0 }
-	isOther := p.last == nil || p.last.version != p.version
+	hasExceptions := func(e *effects) bool {
+		return len(e.exceptions) > 0
+	}
+	isFirst := p.last == nil
+	isOther := isFirst || p.last.version != p.version
 	if !isOther && !p.haveChanged(hasExceptions) {
 		return
 	}
+
 	p.exceptions = nil
 	for _, g := range p.groups.All {
-		p.exceptions = append(p.exceptions, p.table.Of(g).exceptions...)
+		one := p.table.Of(g)
+		p.exceptions = append(p.exceptions, one.exceptions...)
 	}
-	f.Reset = kept(last.Reset, p.reset(p.exceptions))
-	f.Open = kept(last.Open, p.open(p.exceptions))
+
+	reset := p.reset(p.exceptions)
+	f.Reset = kept(last.Reset, reset)
+	open := p.open(p.exceptions)
+	f.Open = kept(last.Open, open)
 }
 
-func equalFrontends(a, b []lb.Frontend) bool { return slices.EqualFunc(a, b, lb.Frontend.Equal) }
+func equalFrontends(a, b []lb.Frontend) bool {
+	return slices.EqualFunc(a, b, lb.Frontend.Equal)
+}
 
 // haveChanged reports whether effects of a kind have changed.
 func (p *planner) haveChanged(isOfKind func(*effects) bool) bool {
@@ -256,15 +335,21 @@ func (p *planner) haveChanged(isOfKind func(*effects) bool) bool {
 
 // joinWays joins what concerns proxied Services.
 func (p *planner) joinWays() {
-	hasWays := func(e *effects) bool { return e.ways != nil }
+	hasWays := func(e *effects) bool {
+		return e.ways != nil
+	}
 	if !p.haveChanged(hasWays) {
 		return
 	}
 
 	out := &p.plan
-	out.ClosedNodePorts, out.Diversions, out.Proxied = nil, nil, nil
+	out.ClosedNodePorts = nil
+	out.Diversions = nil
+	out.Proxied = nil
+
 	for _, g := range p.groups.All {
-		w := p.table.Of(g).ways
+		one := p.table.Of(g)
+		w := one.ways
 		if w == nil {
 			continue
 		}
@@ -272,6 +357,7 @@ func (p *planner) joinWays() {
 		out.Diversions = append(out.Diversions, w.diversions...)
 		out.Proxied = append(out.Proxied, w.proxied...)
 	}
+
 	slices.Sort(out.ClosedNodePorts)
 	out.ClosedNodePorts = slices.Compact(out.ClosedNodePorts)
 	out.Diversions = diversions(out.Diversions)
@@ -280,7 +366,8 @@ func (p *planner) joinWays() {
 
 // kept returns a list of the last plan if the new one is equal.
 func kept[T comparable](last, list []T) []T {
-	if slices.Equal(last, list) {
+	isSame := slices.Equal(last, list)
+	if isSame {
 		return last
 	}
 	return list

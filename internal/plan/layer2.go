@@ -14,9 +14,10 @@ import (
 func (g *group) layer2(s *lb.Service) Outcome {
 	var out Outcome
 	var announcers []string
-	at := attraction{refused: g.knownOf(s).isRefused || g.lacksProxy(s)}
+	at := g.newAttraction(s)
+
 	for _, a := range s.Addresses {
-		ads := g.l2.selecting(s, g.pools.pool(s, a))
+		ads := g.selectingL2(s, a)
 		if len(ads) == 0 {
 			continue
 		}
@@ -35,31 +36,52 @@ func (g *group) layer2(s *lb.Service) Outcome {
 		g.addAnnouncer(s, a, won, &out)
 		g.announce(s, a, ads, won, &at)
 	}
+
 	slices.Sort(announcers)
 	return g.outcome(s, out, at, announcers, "L2Advertisement", announcers)
 }
 
 // addAnnouncer adds the owner of an address to an outcome, and what clients do not reach there.
-func (g *group) addAnnouncer(s *lb.Service, a netip.Addr, won result, out *Outcome) {
+func (g *group) addAnnouncer(
+	s *lb.Service,
+	a netip.Addr,
+	won result,
+	out *Outcome,
+) {
 	unserved := unservedPorts(s, lb.FamilyOf(a), []string{won.owner.Name})
 	if unserved != "" && out.Reason == "" {
 		out.Reason = lb.PortNotServed
 	}
+
 	if won.owner.Name == g.node && g.closes(single(a)) {
 		return
 	}
-	isEmpty := func(text string) bool { return text == "" }
+
+	isEmpty := func(text string) bool {
+		return text == ""
+	}
 	remarks := slices.DeleteFunc([]string{won.rank.remark(), unserved}, isEmpty)
-	one := Announcer{Address: a, Node: won.owner.Name, Remark: strings.Join(remarks, "; ")}
+	one := Announcer{
+		Address: a,
+		Node:    won.owner.Name,
+		Remark:  strings.Join(remarks, "; "),
+	}
 	out.Announcers = append(out.Announcers, one)
 }
 
 // announce plans what this node does with an address that a node won.
-func (g *group) announce(s *lb.Service, a netip.Addr, ads []int, won result, at *attraction) {
+func (g *group) announce(
+	s *lb.Service,
+	a netip.Addr,
+	ads []int,
+	won result,
+	at *attraction,
+) {
 	former := g.waitsFor(s, a, won)
 	if former != nil {
 		at.waits, won = true, result{owner: former}
 	}
+
 	newer := g.newer(a, won)
 	if newer != nil {
 		won = result{owner: newer}
@@ -71,26 +93,39 @@ func (g *group) announce(s *lb.Service, a netip.Addr, ads []int, won result, at 
 		g.leave(a, ads, won)
 		return
 	}
+
 	g.relay(s, a, ads)
 	if g.closes(single(a)) {
 		at.withheld = true
 		return
 	}
-	here.announcement = &lb.Announcement{Address: a, Links: g.linksFor(a, ads), Probe: !g.wasAnnounced(s, a)}
+
+	here.announcement = &lb.Announcement{
+		Address: a,
+		Links:   g.linksFor(a, ads),
+		Probe:   !g.wasAnnounced(s, a),
+	}
 }
 
 // unservedPorts returns a sentence on ports that a client does not reach in a family at the nodes that announce; "" if
 // there are none.
-func unservedPorts(s *lb.Service, f lb.Family, announcers []string) string {
+func unservedPorts(
+	s *lb.Service,
+	f lb.Family,
+	announcers []string,
+) string {
 	if s.Backends.Ports == nil && s.Backends.Next == nil {
 		return ""
 	}
 
 	var none, elsewhere []string
 	var there lb.Names
+
 	for _, port := range s.Ports {
 		nodes, isServed := s.PortNodes(f, port)
-		lacksPort := func(node string) bool { return !nodes.Has(node) }
+		lacksPort := func(node string) bool {
+			return !nodes.Has(node)
+		}
 		text := fmt.Sprintf("%d/%s", port.Port, port.Protocol)
 		switch {
 		case !isServed:
@@ -105,29 +140,44 @@ func unservedPorts(s *lb.Service, f lb.Family, announcers []string) string {
 	if len(none) > 0 {
 		parts = append(parts, fmt.Sprintf("no endpoint serves port %s over %s", lb.SomeOf(none), f))
 	}
+
 	if len(elsewhere) > 0 {
 		text := fmt.Sprintf("port %s over %s is served on %s only", lb.SomeOf(elsewhere), f, lb.SomeOf(there))
 		parts = append(parts, text)
 	}
+
 	return strings.Join(parts, "; ")
 }
 
 // waitsFor returns the former owner of an address of this node, which stays its owner until this node's kube-proxy, or
 // its proxy, serves what arrives; nil if this node need not wait, or must not: the former owner does not go on, or is
 // worse off.
-func (g *group) waitsFor(s *lb.Service, a netip.Addr, won result) *node {
+func (g *group) waitsFor(
+	s *lb.Service,
+	a netip.Addr,
+	won result,
+) *node {
 	if won.owner.Name != g.node || g.isNew() {
 		return nil
 	}
-	isUnserved := func(s *lb.Service) bool { return g.knownOf(s).isUnserved }
+
+	isUnserved := func(s *lb.Service) bool {
+		return g.knownOf(s).isUnserved
+	}
 	if !s.Proxied && !slices.ContainsFunc(g.Services, isUnserved) {
 		return nil
 	}
 
 	former, e := g.known(a).owner, g.election(s, a)
-	waits := func(s *lb.Service) bool { return isUnserved(s) || s.Proxied && !g.proxiedHere(s, a) }
-	isElsewhere := func(s *lb.Service) bool { return !s.Serves(former, e.family) }
-	answers := g.state.Members[former] && !g.state.SpeakerDown[former] && !g.state.HeldDown[former]
+	waits := func(s *lb.Service) bool {
+		return isUnserved(s) || s.Proxied && !g.proxiedHere(s, a)
+	}
+	isElsewhere := func(s *lb.Service) bool {
+		return !s.Serves(former, e.family)
+	}
+	answers := g.state.Members[former] &&
+		!g.state.SpeakerDown[former] &&
+		!g.state.HeldDown[former]
 	switch {
 	case former == g.node || !answers || !g.forwards(former):
 		return nil
@@ -139,6 +189,7 @@ func (g *group) waitsFor(s *lb.Service, a netip.Addr, won result) *node {
 	if g.ranking(e).ranks[i]>>rankReach < won.rank>>rankReach {
 		return nil // its links or its filter are at fault
 	}
+
 	return &g.nodes[i]
 }
 
@@ -148,26 +199,37 @@ func (g *group) newer(a netip.Addr, won result) *node {
 	if won.owner.Name != g.node || i < 0 {
 		return nil
 	}
+
 	n := &g.nodes[i]
 	if !n.alive || g.state.SpeakerDown[n.Name] {
 		return nil
 	}
+
 	return n
 }
 
 // leave plans what this node does with an address that another node owns.
-func (g *group) leave(a netip.Addr, ads []int, won result) {
+func (g *group) leave(
+	a netip.Addr,
+	ads []int,
+	won result,
+) {
 	if won.standIn != nil && won.standIn.Name == g.node {
 		theirs, _ := g.linkFor(g.index(won.owner.Name), ads, a)
 		ours, isKnown := g.linkBeside(g.me, ads, theirs)
 		if isKnown && theirs.MAC.IsUnicast() {
 			// It answers with the owner's MAC: the owner's kernel still forwards, but its speaker is away. No packet
 			// comes here. On another link that MAC is not there.
-			one := &lb.Announcement{Address: a, Links: []string{ours.Name}, MAC: theirs.MAC}
+			one := &lb.Announcement{
+				Address: a,
+				Links:   []string{ours.Name},
+				MAC:     theirs.MAC,
+			}
 			g.effect(a).announcement = one
 			return
 		}
 	}
+
 	// A node that would not hear the owner announce it would answer too long. One without a filter would let every
 	// client in until then.
 	if !g.state.Here.HearsBadly && !g.yieldsTo(won.owner.Name) && !g.closes(single(a)) {
@@ -183,6 +245,7 @@ func (g *group) linksFor(a netip.Addr, ads []int) []string {
 	if before != nil {
 		links = before.Links
 	}
+
 	for _, i := range ads {
 		named := g.state.L2Advertisements[i].Links
 		switch {
@@ -193,6 +256,7 @@ func (g *group) linksFor(a netip.Addr, ads []int) []string {
 			links = append(links, named...)
 		}
 	}
+
 	slices.Sort(links)
 	return slices.Compact(links)
 }
@@ -217,6 +281,12 @@ type attraction struct {
 	withheld, refused, closed bool
 }
 
+// newAttraction returns what this node does about traffic to a Service before any address is looked at.
+func (g *group) newAttraction(s *lb.Service) attraction {
+	isRefused := g.knownOf(s).isRefused
+	return attraction{refused: isRefused || g.lacksProxy(s)}
+}
+
 // outcome completes the outcome of all addresses, which these nodes announce; one of the writers writes it. If one
 // family is announced and the other is not, the reason is why not, since the user must learn of the fault.
 func (g *group) outcome(
@@ -229,12 +299,15 @@ func (g *group) outcome(
 ) Outcome {
 	isHere := lb.Names(nodes).Has(g.node)
 	if isHere && (at.withheld || at.refused) {
-		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == g.node })
+		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool {
+			return n == g.node
+		})
 		at.closed = true
 		if len(nodes) == 0 {
 			out.Reason, out.Message = g.whyWithheld(s)
 		}
 	}
+
 	switch {
 	case len(s.Addresses) == 0:
 		out.Reason, out.Message = lb.NoAddress, "the Service has no address yet"
@@ -244,14 +317,21 @@ func (g *group) outcome(
 	case len(nodes) > 0 && out.Reason == "":
 		out.Reason = lb.Announced
 	}
+
 	out.Nodes = nodes
 	out.Here = g.reasonHere(s, out, at)
 	return g.withWriter(s, out, writers)
 }
 
 // reasonHere returns lb.Announced, or why this node does not announce the Service.
-func (g *group) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reason {
-	isServed := func(a netip.Addr) bool { return s.Serves(g.node, lb.FamilyOf(a)) }
+func (g *group) reasonHere(
+	s *lb.Service,
+	out Outcome,
+	at attraction,
+) lb.Reason {
+	isServed := func(a netip.Addr) bool {
+		return s.Serves(g.node, lb.FamilyOf(a))
+	}
 	switch {
 	case at.waits && s.Proxied:
 		return lb.NoProxy
@@ -272,15 +352,22 @@ func (g *group) reasonHere(s *lb.Service, out Outcome, at attraction) lb.Reason 
 	case g.state.Stopping[g.node]:
 		return lb.NodeDraining
 	}
+
 	return cmp.Or(g.whyLeaves(g.node), lb.NotOwner)
 }
 
 // withWriter decides whether this node writes the condition. The writer is the first of the living nodes that announce;
 // if there are none, the node that would win an election among all living ones. So each condition has exactly one
 // writer. If only this side of a partition does not announce the Service, the side that does writes.
-func (c *common) withWriter(s *lb.Service, out Outcome, announcers []string) Outcome {
+func (c *common) withWriter(
+	s *lb.Service,
+	out Outcome,
+	announcers []string,
+) Outcome {
 	writer := ""
-	first := slices.IndexFunc(announcers, func(name string) bool { return c.state.Members[name] })
+	first := slices.IndexFunc(announcers, func(name string) bool {
+		return c.state.Members[name]
+	})
 	if first >= 0 {
 		writer = announcers[first]
 	} else {
@@ -307,5 +394,6 @@ func (c *common) poolsOf(s *lb.Service) string {
 			pools = append(pools, name)
 		}
 	}
+
 	return strings.Join(pools, ", ")
 }

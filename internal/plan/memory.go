@@ -49,6 +49,7 @@ func (m *Memory) ForNode(node string, s lb.State) Plan {
 	if last == nil {
 		last = &planner{facts: &localFacts{}}
 	}
+
 	areNew := m.groups.Form(s.Services, s.Leaving)
 	c := nextCommon(last.common, node, s)
 	f := nextLocalFacts(last.facts, s, &m.groups, c.labels)
@@ -108,5 +109,6 @@ func (p *planner) readChanges() {
 			}
 		}
 	}
+
 	p.keys = slices.SortedFunc(maps.Keys(p.at), netip.Addr.Compare)
 }

@@ -9,7 +9,9 @@ import (
 )
 
 // IsAnnounced reports whether all addresses are announced.
-func (o Outcome) IsAnnounced() bool { return o.Reason == lb.Announced || o.Reason == lb.PortNotServed }
+func (o Outcome) IsAnnounced() bool {
+	return o.Reason == lb.Announced || o.Reason == lb.PortNotServed
+}
 
 // WithSessions adds to an outcome of BGP what the plan cannot know: whether its peers have sessions. It reports false
 // while no session is established and none has failed: there is nothing to write yet.
@@ -17,8 +19,10 @@ func (o Outcome) WithSessions(node string, sessions []lb.Session) (Outcome, bool
 	if !o.IsAnnounced() || len(o.Peers) == 0 {
 		return o, true
 	}
+
 	var with, without []string
 	failed := false
+
 	for _, s := range sessions {
 		switch {
 		case !slices.Contains(o.Peers, s.Peer):
@@ -29,6 +33,7 @@ func (o Outcome) WithSessions(node string, sessions []lb.Session) (Outcome, bool
 			failed = failed || s.LastError != ""
 		}
 	}
+
 	switch {
 	case len(with) > 0:
 		to := " to " + lb.SomeOf(with)
@@ -43,16 +48,21 @@ func (o Outcome) WithSessions(node string, sessions []lb.Session) (Outcome, bool
 	default:
 		return o, false
 	}
+
 	return o, true
 }
 
 // OnLinks adds to an outcome of layer 2 what only the links know, as a sentence: on which links this node announces an
 // address, or why it does not. states are of the addresses that this node owns, in order. record names who announces
 // what, for machines. known is false while this node still probes for an address: there is nothing to write yet.
-func (o Outcome) OnLinks(node string, states []lb.AddressState) (out Outcome, record string, known bool) {
+func (o Outcome) OnLinks(
+	node string,
+	states []lb.AddressState,
+) (out Outcome, record string, known bool) {
 	var sentences, entries []string
 	for _, a := range o.Announcers {
-		reason, sentence, answered := lb.Announced, announcedBy(a, ""), true
+		reason, answered := lb.Announced, true
+		sentence := announcedBy(a, "")
 		if a.Node == node {
 			state, set := lb.StateOf(states, a.Address)
 			if !set || state.Pending {
@@ -63,12 +73,14 @@ func (o Outcome) OnLinks(node string, states []lb.AddressState) (out Outcome, re
 		}
 		sentences = append(sentences, sentence)
 		if answered {
-			entries = append(entries, a.Address.String()+"="+a.Node)
+			entry := a.Address.String() + "=" + a.Node
+			entries = append(entries, entry)
 		}
 		if reason != lb.Announced {
 			o.Reason = reason
 		}
 	}
+
 	announced := strings.Join(sentences, ", ")
 	switch {
 	case o.Message == "":
@@ -76,6 +88,7 @@ func (o Outcome) OnLinks(node string, states []lb.AddressState) (out Outcome, re
 	case announced != "":
 		o.Message = announced + "; the rest waits: " + o.Message
 	}
+
 	return o, strings.Join(entries, ","), true
 }
 
@@ -95,7 +108,8 @@ func announcedHere(a Announcer, s lb.AddressState) (lb.Reason, string) {
 	case len(s.Conflicts) > 0 && !s.Answered:
 		var users []string
 		for _, c := range s.Conflicts {
-			users = append(users, fmt.Sprintf("%s on %s", c.MAC, c.Link))
+			user := fmt.Sprintf("%s on %s", c.MAC, c.Link)
+			users = append(users, user)
 		}
 		return lb.AddressConflict, fmt.Sprintf("%s is in use by %s, seen by node %s",
 			a.Address, strings.Join(users, " and "), a.Node)
@@ -106,7 +120,10 @@ func announcedHere(a Announcer, s lb.AddressState) (lb.Reason, string) {
 		return lb.NoLink, fmt.Sprintf("%s is to be announced from node %s, which has no link to do so",
 			a.Address, a.Node)
 	}
-	reason, links := lb.Announced, " on "+strings.Join(s.Links, " and ")
+
+	reason := lb.Announced
+	links := " on " + strings.Join(s.Links, " and ")
+
 	for _, c := range s.Conflicts {
 		if slices.Contains(s.Links, c.Link) {
 			links += fmt.Sprintf(" (%s on %s claims it too)", c.MAC, c.Link)
@@ -115,6 +132,7 @@ func announcedHere(a Announcer, s lb.AddressState) (lb.Reason, string) {
 			links += fmt.Sprintf(" (not on %s, where it is in use by %s)", c.Link, c.MAC)
 		}
 	}
+
 	return reason, announcedBy(a, links)
 }
 
@@ -127,11 +145,16 @@ func (o Outcome) Conflicts(node string, states []lb.AddressState) []string {
 			continue
 		}
 		for _, c := range state.Conflicts {
-			out = append(
-				out,
-				fmt.Sprintf("%s on %s claims %s, which node %s announces", c.MAC, c.Link, a.Address, node),
+			sentence := fmt.Sprintf(
+				"%s on %s claims %s, which node %s announces",
+				c.MAC,
+				c.Link,
+				a.Address,
+				node,
 			)
+			out = append(out, sentence)
 		}
 	}
+
 	return out
 }

@@ -84,7 +84,9 @@ type Announcer struct {
 }
 
 // ForNode computes the plan of the named node.
-func ForNode(node string, s lb.State) Plan { return new(Memory).ForNode(node, s) }
+func ForNode(node string, s lb.State) Plan {
+	return new(Memory).ForNode(node, s)
+}
 
 // Staying returns the part of p that a node announces until the filter of next is in force, and whether that is less
 // than p: what next leaves out is withdrawn before its ports close.
@@ -104,8 +106,13 @@ func (p Plan) Waiting(previous Plan) Plan {
 			ranged = append(ranged, f.Address)
 		}
 	}
-	isOpen := func(prefix netip.Prefix) bool { return !ranged.in(prefix) }
-	isOpenAddress := func(a netip.Addr) bool { return isOpen(single(a)) }
+
+	isOpen := func(prefix netip.Prefix) bool {
+		return !ranged.in(prefix)
+	}
+	isOpenAddress := func(a netip.Addr) bool {
+		return isOpen(single(a))
+	}
 	announced := slices.DeleteFunc(p.Announcements.Beyond(previous.Announcements), isOpenAddress)
 	routed := slices.DeleteFunc(p.Routes.Beyond(previous.Routes), isOpen)
 	return p.without(announced, routed)

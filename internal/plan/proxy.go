@@ -24,14 +24,21 @@ func (g *group) proxyOf(s *lb.Service, a netip.Addr) (chosen *lb.ProxyPod) {
 	for i := range g.in.proxies {
 		pod := &g.in.proxies[i]
 		of := g.proxyRank(pod, s)
-		if of < 0 || !sameFamily(pod.Addresses, a).IsValid() {
+		to := sameFamily(pod.Addresses, a)
+		if of < 0 || !to.IsValid() {
 			continue
 		}
+
 		sc := score(hashString(pod.Name), hashAddress(a))
-		if chosen == nil || cmp.Or(cmp.Compare(of, rank), cmp.Compare(sc, points)) > 0 {
+		better := cmp.Or(
+			cmp.Compare(of, rank),
+			cmp.Compare(sc, points),
+		)
+		if chosen == nil || better > 0 {
 			chosen, rank, points = pod, of, sc
 		}
 	}
+
 	return chosen
 }
 
@@ -39,7 +46,9 @@ func (g *group) proxyOf(s *lb.Service, a netip.Addr) (chosen *lb.ProxyPod) {
 func (c *common) proxyRank(pod *lb.ProxyPod, s *lb.Service) int {
 	isOwn := pod.Node == c.node
 	switch {
-	case isOwn && !serves(pod, s), !isOwn && !pod.Ready:
+	case isOwn && !serves(pod, s):
+		return -1
+	case !isOwn && !pod.Ready:
 		return -1
 	case isOwn && pod.Ready:
 		return 3
@@ -48,29 +57,38 @@ func (c *common) proxyRank(pod *lb.ProxyPod, s *lb.Service) int {
 	case c.state.Members[pod.Node]:
 		return 1
 	}
+
 	return 0
 }
 
 // serves reports whether a proxy serves a port of a Service, as far as this node knows.
 func serves(pod *lb.ProxyPod, s *lb.Service) bool {
-	isServed := func(p lb.Port) bool { return proxiable(p) && pod.Has(s, p) }
+	isServed := func(p lb.Port) bool {
+		return proxiable(p) && pod.Has(s, p)
+	}
 	return slices.ContainsFunc(s.Ports, isServed)
 }
 
 // servesAll reports whether a proxy serves all ports of a Service, as far as this node knows.
 func servesAll(pod *lb.ProxyPod, s *lb.Service) bool {
-	isUnserved := func(p lb.Port) bool { return !proxiable(p) || !pod.Has(s, p) }
+	isUnserved := func(p lb.Port) bool {
+		return !proxiable(p) || !pod.Has(s, p)
+	}
 	return !slices.ContainsFunc(s.Ports, isUnserved)
 }
 
 // lacksNamespace reports whether a node says that its proxies do not serve the namespace of a proxied Service.
 func (c *common) lacksNamespace(node string, s *lb.Service) bool {
 	lacks := c.state.LacksProxy[node]
-	return s.Proxied && len(lacks) > 0 && slices.Contains(lacks, lb.NamespaceHash(s.Key.Namespace))
+	return s.Proxied &&
+		len(lacks) > 0 &&
+		slices.Contains(lacks, lb.NamespaceHash(s.Key.Namespace))
 }
 
 // proxiable reports whether proxies can serve a port.
-func proxiable(p lb.Port) bool { return p.Protocol == "TCP" && p.NodePort != 0 }
+func proxiable(p lb.Port) bool {
+	return p.Protocol == "TCP" && p.NodePort != 0
+}
 
 // proxiedHere reports whether a proxy of this node serves a proxied Service at an address.
 func (g *group) proxiedHere(s *lb.Service, a netip.Addr) bool {
@@ -80,13 +98,17 @@ func (g *group) proxiedHere(s *lb.Service, a netip.Addr) bool {
 
 // lacksProxy reports whether a Service is proxied and no proxy of this node serves it at any of its addresses.
 func (g *group) lacksProxy(s *lb.Service) bool {
-	isHere := func(a netip.Addr) bool { return g.proxiedHere(s, a) }
+	isHere := func(a netip.Addr) bool {
+		return g.proxiedHere(s, a)
+	}
 	return s.Proxied && !slices.ContainsFunc(s.Addresses, isHere)
 }
 
 // missesProxy reports whether a Service is proxied and no proxy of this node serves it at one of its addresses.
 func (g *group) missesProxy(s *lb.Service) bool {
-	isElsewhere := func(a netip.Addr) bool { return !g.proxiedHere(s, a) }
+	isElsewhere := func(a netip.Addr) bool {
+		return !g.proxiedHere(s, a)
+	}
 	return s.Proxied && slices.ContainsFunc(s.Addresses, isElsewhere)
 }
 
@@ -105,6 +127,7 @@ func (g *group) divert() {
 	if !g.Proxied {
 		return
 	}
+
 	g.ways = &ways{}
 	for s := range served(g.Group) {
 		if !s.Proxied {
@@ -119,6 +142,7 @@ func (g *group) divert() {
 			g.divertAddress(s, a)
 		}
 	}
+
 	for _, s := range g.Services {
 		if s.Proxy != nil && g.readyHere(s) {
 			g.ways.proxied = append(g.ways.proxied, s.Key)
@@ -132,6 +156,8 @@ func (g *group) divertAddress(s *lb.Service, a netip.Addr) {
 	if pod == nil || g.known(a).isOnLink {
 		return
 	}
+
+	to := sameFamily(pod.Addresses, a)
 	for _, port := range s.Ports {
 		if !proxiable(port) || !pod.Has(s, port) {
 			continue
@@ -139,7 +165,7 @@ func (g *group) divertAddress(s *lb.Service, a netip.Addr) {
 		one := lb.Diversion{
 			Address: a,
 			Port:    port.Port,
-			To:      netip.AddrPortFrom(sameFamily(pod.Addresses, a), port.NodePort),
+			To:      netip.AddrPortFrom(to, port.NodePort),
 			Remote:  pod.Node != g.node,
 		}
 		g.ways.diversions = append(g.ways.diversions, one)
@@ -149,9 +175,16 @@ func (g *group) divertAddress(s *lb.Service, a netip.Addr) {
 // diversions are ordered, one for each frontend, the first. Two Services have one frontend only if another program
 // wrote a status.
 func diversions(all []lb.Diversion) []lb.Diversion {
-	order := func(a, b lb.Diversion) int { return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port)) }
+	order := func(a, b lb.Diversion) int {
+		return cmp.Or(
+			a.Address.Compare(b.Address),
+			cmp.Compare(a.Port, b.Port),
+		)
+	}
 	slices.SortStableFunc(all, order)
-	return slices.CompactFunc(all, func(a, b lb.Diversion) bool { return order(a, b) == 0 })
+	return slices.CompactFunc(all, func(a, b lb.Diversion) bool {
+		return order(a, b) == 0
+	})
 }
 
 // Entering returns the diversions of a plan, and the ways of the last plan that end with it. Ways to proxies of other
@@ -160,7 +193,9 @@ func diversions(all []lb.Diversion) []lb.Diversion {
 func (p Plan) Entering(last Plan, isFiltered bool) []lb.Diversion {
 	all := slices.Clone(p.Diversions)
 	if !isFiltered {
-		all = slices.DeleteFunc(all, func(d lb.Diversion) bool { return d.Remote })
+		all = slices.DeleteFunc(all, func(d lb.Diversion) bool {
+			return d.Remote
+		})
 	}
 	return diversions(append(all, last.Diversions...))
 }
@@ -168,17 +203,32 @@ func (p Plan) Entering(last Plan, isFiltered bool) []lb.Diversion {
 // readyHere reports whether ready proxies of this node serve a Service in the families of all its addresses, or in any
 // before it has one.
 func (g *group) readyHere(s *lb.Service) bool {
-	isReady := func(pod lb.ProxyPod) bool { return pod.Ready && pod.Node == g.node && servesAll(&pod, s) }
+	isReady := func(pod lb.ProxyPod) bool {
+		return pod.Ready &&
+			pod.Node == g.node &&
+			servesAll(&pod, s)
+	}
 	isUnserved := func(a netip.Addr) bool {
-		serves := func(pod lb.ProxyPod) bool { return isReady(pod) && sameFamily(pod.Addresses, a).IsValid() }
+		serves := func(pod lb.ProxyPod) bool {
+			return isReady(pod) && sameFamily(pod.Addresses, a).IsValid()
+		}
 		return !slices.ContainsFunc(g.in.proxies, serves)
 	}
-	return slices.ContainsFunc(g.in.proxies, isReady) && !slices.ContainsFunc(s.Addresses, isUnserved)
+	if !slices.ContainsFunc(g.in.proxies, isReady) {
+		return false
+	}
+
+	return !slices.ContainsFunc(s.Addresses, isUnserved)
 }
 
 // noProxy returns the sentence on a proxied Service that no node announces because no proxy is where it should be; ""
 // if that is not why. barring are the nodes that may announce its addresses but for a proxy.
-func noProxy(s *lb.Service, f lb.Family, why lb.Reason, barring []string) string {
+func noProxy(
+	s *lb.Service,
+	f lb.Family,
+	why lb.Reason,
+	barring []string,
+) string {
 	switch {
 	case why == lb.NoServingEndpoint:
 		return "no proxy is ready, so that no node may announce the addresses: look at the pods of the Deployment " +
@@ -187,5 +237,6 @@ func noProxy(s *lb.Service, f lb.Family, why lb.Reason, barring []string) string
 		return fmt.Sprintf("proxies run on %s, and the address may be announced from %s",
 			lb.SomeOf(s.ServingNodes(f)), lb.SomeOf(barring))
 	}
+
 	return ""
 }

@@ -13,22 +13,35 @@ import (
 // those that another load balancer serves. What a Node lists as its own does not count: who writes one Node would open
 // all others.
 func (c *common) guarded(s *lb.State, groups *lb.Groups) []lb.Range {
-	all := lb.Subtract(c.pools.ranges.Ranges(), c.unguarded(groups))
+	covered := c.pools.ranges.Ranges()
+	all := lb.Subtract(covered, c.unguarded(groups))
 	for _, l := range s.Leaving {
 		for _, a := range l.Addresses {
-			all = append(all, lb.Range{From: a, To: a})
+			all = append(all, only(a))
 		}
 	}
-	own := slices.AppendSeq(slices.Clone(s.Here.Addresses), maps.Keys(s.Reserved))
-	return without(lb.Joined(all), own)
+
+	others := slices.Clone(s.Here.Addresses)
+	for a := range s.Reserved {
+		others = append(others, a)
+	}
+
+	return without(lb.Joined(all), others)
+}
+
+// only returns the range of a single address.
+func only(a netip.Addr) lb.Range {
+	return lb.Range{From: a, To: a}
 }
 
 // unguarded returns what the pools leave alone, without the addresses that Services have.
 func (c *common) unguarded(groups *lb.Groups) []lb.Range {
 	var all []lb.Range
 	for i := range c.state.Pools {
-		all = append(all, c.state.Pools[i].Unguarded...)
+		pool := &c.state.Pools[i]
+		all = append(all, pool.Unguarded...)
 	}
+
 	if len(all) == 0 {
 		return nil
 	}
@@ -39,6 +52,7 @@ func (c *common) unguarded(groups *lb.Groups) []lb.Range {
 			held = append(held, s.Addresses...)
 		}
 	}
+
 	return without(lb.Joined(all), held)
 }
 
@@ -51,32 +65,43 @@ func (c *common) open(exceptions []*lb.Service) []lb.Range {
 			bounded = append(bounded, s.Addresses...)
 		}
 	}
-	isOpen := func(pool *lb.Pool) bool { return pool.Open }
+
+	isOpen := func(pool *lb.Pool) bool {
+		return pool.Open
+	}
 	return without(c.rangesOf(isOpen, exceptions), bounded)
 }
 
 // reset returns the ranges in which closed ports answer with a reset.
 func (c *common) reset(exceptions []*lb.Service) []lb.Range {
-	isReset := func(pool *lb.Pool) bool { return pool.Reset }
+	isReset := func(pool *lb.Pool) bool {
+		return pool.Reset
+	}
 	return c.rangesOf(isReset, exceptions)
 }
 
 // rangesOf returns the ranges of the pools with a wish, and addresses cut from them.
-func (c *common) rangesOf(hasWish func(*lb.Pool) bool, exceptions []*lb.Service) []lb.Range {
+func (c *common) rangesOf(
+	hasWish func(*lb.Pool) bool,
+	exceptions []*lb.Service,
+) []lb.Range {
 	var all []lb.Range
 	for _, r := range c.pools.ranges {
 		if hasWish(r.Owner) {
 			all = append(all, r.Range)
 		}
 	}
+
 	for _, s := range exceptions {
 		for _, origin := range s.Record {
-			pool := c.pools.pool(s, origin.Address)
+			a := origin.Address
+			pool := c.pools.pool(s, a)
 			if pool != nil && hasWish(pool) {
-				all = append(all, lb.Range{From: origin.Address, To: origin.Address})
+				all = append(all, only(a))
 			}
 		}
 	}
+
 	return lb.Joined(all)
 }
 
@@ -85,20 +110,34 @@ func without(ranges []lb.Range, addresses []netip.Addr) []lb.Range {
 	cut := newAddresses(addresses)
 	var out []lb.Range
 	for _, r := range ranges {
-		i, _ := slices.BinarySearchFunc(cut, r.From, netip.Addr.Compare)
+		i, _ := slices.BinarySearchFunc(
+			cut,
+			r.From,
+			netip.Addr.Compare,
+		)
 		for _, a := range cut[i:] {
-			if !r.From.IsValid() || !r.Contains(a) {
+			if !r.Contains(a) {
 				break
 			}
 			if r.From.Less(a) {
-				out = append(out, lb.Range{From: r.From, To: a.Prev()})
+				before := lb.Range{
+					From: r.From,
+					To:   a.Prev(),
+				}
+				out = append(out, before)
 			}
 			r.From = a.Next()
+			if !r.From.IsValid() {
+				break // a was the last address of all
+			}
 		}
-		if r.From.IsValid() && !r.To.Less(r.From) {
+
+		isEmpty := !r.From.IsValid() || r.To.Less(r.From)
+		if !isEmpty {
 			out = append(out, r)
 		}
 	}
+
 	return out
 }
 
@@ -113,9 +152,15 @@ func newPoolIndex(pools []lb.Pool) poolIndex {
 	for i := range pools {
 		byName[pools[i].Name] = &pools[i]
 	}
-	rangesOf := func(p *lb.Pool) []lb.Range { return p.Ranges }
-	ranges := lb.IndexOf(slices.Collect(maps.Values(byName)), rangesOf)
-	return poolIndex{ranges, byName}
+
+	rangesOf := func(p *lb.Pool) []lb.Range {
+		return p.Ranges
+	}
+	all := slices.Collect(maps.Values(byName))
+	return poolIndex{
+		ranges: lb.IndexOf(all, rangesOf),
+		byName: byName,
+	}
 }
 
 // pool returns the pool of an address: the pool that contains it, else the pool that it was assigned from; nil for
@@ -130,6 +175,8 @@ func (x poolIndex) pool(s *lb.Service, a netip.Addr) *lb.Pool {
 
 // exceptional reports whether a Service has an address beyond the pools, or ports that are not served.
 func (x poolIndex) exceptional(s *lb.Service) bool {
-	isBeyond := func(o lb.Origin) bool { return x.ranges.Find(o.Address) == nil }
+	isBeyond := func(o lb.Origin) bool {
+		return x.ranges.Find(o.Address) == nil
+	}
 	return len(s.Unserved) > 0 || slices.ContainsFunc(s.Record, isBeyond)
 }

@@ -73,6 +73,7 @@ func (r rank) remark() string {
 	if r>>rankRules&1 == 0 {
 		return "on every node that may announce the rules of kube-proxy are gone (KubeProxyNotReady)"
 	}
+
 	switch r >> rankReach & (1<<(rankRules-rankReach) - 1) {
 	case noLink:
 		return "no node that may announce has a link to do so: check the interfaces of the L2Advertisement, " +
@@ -82,11 +83,17 @@ func (r rank) remark() string {
 	case noSubnet:
 		return string(lb.NoSubnet) + ": no node that may announce has a link with its subnet"
 	}
+
 	return ""
 }
 
 // first returns the indexes of the highest in rank among the nodes that may win an election.
-func (c *common) first(e *election, r *ranking, among []int, may func(i int) bool) []int {
+func (c *common) first(
+	e *election,
+	r *ranking,
+	among []int,
+	may func(i int) bool,
+) []int {
 	return highest(among, func(i int) rank { return c.rankIn(e, r, i) }, may)
 }
 
@@ -105,6 +112,7 @@ func highest(among []int, rankOf func(i int) rank, may func(i int) bool) []int {
 		}
 		out = append(out, i)
 	}
+
 	return out
 }
 
@@ -118,18 +126,22 @@ func (c *common) rankIn(e *election, r *ranking, i int) rank {
 
 	name := c.nodes[i].Name
 	ports := 0
+
 	for _, s := range e.services {
 		if !c.lacksNamespace(name, s) {
 			ports += s.ServedPorts(name, e.family)
 		}
 	}
+
 	out |= rank(min(ports, maxRankPorts)) << rankPorts
 	if e.terminates(name) && out&stayMask > draining<<rankStay {
 		out = out&^stayMask | draining<<rankStay
 	}
+
 	if !e.servesAllFamilies(name) {
 		out &^= 1 << rankAllAddresses
 	}
+
 	return out
 }
 
@@ -145,6 +157,7 @@ func (e *election) terminates(node string) bool {
 			return false
 		}
 	}
+
 	return terminates
 }
 
@@ -152,12 +165,17 @@ func (e *election) terminates(node string) bool {
 func (e *election) servesAllFamilies(node string) bool {
 	for _, a := range e.addresses {
 		f := lb.FamilyOf(a)
-		isServing := func(s *lb.Service) bool { return s.Serving(f) }
-		servesHere := func(s *lb.Service) bool { return s.Serves(node, f) }
+		isServing := func(s *lb.Service) bool {
+			return s.Serving(f)
+		}
+		servesHere := func(s *lb.Service) bool {
+			return s.Serves(node, f)
+		}
 		if slices.ContainsFunc(e.services, isServing) && !slices.ContainsFunc(e.services, servesHere) {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -167,6 +185,7 @@ func (c *common) ranking(e *election) *ranking {
 	for i, a := range e.addresses {
 		subnets[i] = c.subnetsWith(a)
 	}
+
 	first := single(e.addresses[0])
 	key := fmt.Sprint(e.ads, subnets, c.ranged.in(first))
 	known, exists := c.rankings[key]
@@ -181,9 +200,11 @@ func (c *common) ranking(e *election) *ranking {
 			r.ranks[i] |= 1 << rankFilters
 		}
 	}
+
 	if len(c.rankings) >= maxRankings {
 		clear(c.rankings)
 	}
+
 	c.rankings[key] = r
 	return r
 }
@@ -203,7 +224,9 @@ func (c *common) rank(i int, ads []int, subnets [][]int) rank {
 	n := &c.nodes[i]
 	out := rank(c.reach(i, ads, subnets[0])) << rankReach
 	isGivenUp := i == c.me && c.state.Here.GivenUp
-	isLeaving := n.Draining || n.NetworkUnavailable || c.state.Unfit[n.Name].Has(lb.PodsUnreached)
+	isLeaving := n.Draining ||
+		n.NetworkUnavailable ||
+		c.isUnfit(n.Name, lb.PodsUnreached)
 	switch {
 	case c.state.Stopping[n.Name] || isGivenUp:
 		out |= stopping << rankStay
@@ -216,13 +239,18 @@ func (c *common) rank(i int, ads []int, subnets [][]int) rank {
 	if !c.rulesGone(n.Name) {
 		out |= 1 << rankRules
 	}
+
 	if !c.state.HeldDown[n.Name] {
 		out |= 1 << rankNotHeldDown
 	}
-	isBeyond := func(of []int) bool { return c.reach(i, ads, of) < carried }
+
+	isBeyond := func(of []int) bool {
+		return c.reach(i, ads, of) < carried
+	}
 	if !slices.ContainsFunc(subnets, isBeyond) {
 		out |= 1 << rankAllAddresses
 	}
+
 	return out | rank(c.weight(i, ads))<<rankWeight
 }
 
@@ -239,6 +267,7 @@ func (c *common) weight(i int, ads []int) uint32 {
 			}
 		}
 	}
+
 	return sum
 }
 

@@ -11,13 +11,24 @@ import (
 
 // relay plans the relay of older connections to an address of this node: to the former owner, as long as that one
 // forwards.
-func (g *group) relay(s *lb.Service, a netip.Addr, ads []int) {
+func (g *group) relay(
+	s *lb.Service,
+	a netip.Addr,
+	ads []int,
+) {
 	former, start := g.former(s, a)
 	if g.me < 0 || former == "" || former == g.node || !g.forwards(former) {
 		return
 	}
+
 	via, link := g.nextHop(former, a, ads)
-	g.effect(a).relay = &lb.Relay{Address: a, Former: former, Via: via, Link: link, Start: start}
+	g.effect(a).relay = &lb.Relay{
+		Address: a,
+		Former:  former,
+		Via:     via,
+		Link:    link,
+		Start:   start,
+	}
 }
 
 // relayGrace is how long a node goes on relaying for an address that it left to another owner: longer than any
@@ -42,7 +53,11 @@ func (g *group) continueRelay(i int) {
 
 // keepRelay keeps the relay of an address that no node may announce now: usually its endpoints are not ready for a
 // moment, and its older connections are as before.
-func (g *group) keepRelay(s *lb.Service, a netip.Addr, ads []int) {
+func (g *group) keepRelay(
+	s *lb.Service,
+	a netip.Addr,
+	ads []int,
+) {
 	one := g.known(a).relay
 	if one.Former != "" && one.Until.IsZero() {
 		g.relay(s, a, ads)
@@ -72,12 +87,14 @@ func (g *group) former(s *lb.Service, a netip.Addr) (name string, start time.Tim
 	if by == "" || by != g.node && g.forwards(by) {
 		return by, g.clock.Time()
 	}
+
 	if known.inherited.IsValid() {
 		name = g.nodeAt(known.inherited)
 		if g.forwards(name) {
 			return name, time.Time{}
 		}
 	}
+
 	return g.runnerUp(s, a), g.clock.Time()
 }
 
@@ -97,24 +114,32 @@ func (g *group) announcedBy(s *lb.Service, a netip.Addr) string {
 // runnerUp returns the node that would own an address without this one; "" for none.
 func (g *group) runnerUp(s *lb.Service, a netip.Addr) string {
 	e := g.election(s, a)
-	mayInstead := func(i int) bool { return i != g.me && g.may(e, i) }
+	mayInstead := func(i int) bool {
+		return i != g.me && g.may(e, i)
+	}
 	others := g.first(e, g.ranking(e), e.nodes, mayInstead)
 	i := g.highestScore(others, e.key())
 	if i < 0 {
 		return ""
 	}
+
 	return g.nodes[i].Name
 }
 
 // nextHop returns an address of another node, of the family of a, and this node's link on which it is reached without
 // a router: if possible the link that announces a, since the other node may accept a client's packet on no other
 // link. The zero Addr is none.
-func (c *common) nextHop(name string, a netip.Addr, ads []int) (via netip.Addr, link string) {
+func (c *common) nextHop(
+	name string,
+	a netip.Addr,
+	ads []int,
+) (via netip.Addr, link string) {
 	links := c.state.Links[c.node]
 	first, isKnown := c.linkFor(c.me, ads, a)
 	if isKnown {
 		links = append([]lb.Link{first}, links...)
 	}
+
 	for _, l := range links {
 		if !c.announcedOn(c.me, ads, l) {
 			continue // a container network has the same subnet on every node
@@ -124,13 +149,20 @@ func (c *common) nextHop(name string, a netip.Addr, ads []int) (via netip.Addr, 
 			return via, l.Name
 		}
 	}
+
 	return netip.Addr{}, ""
 }
 
 // neighbour returns an address of another node, of the family of a, on a link of this node; the zero Addr for none.
-func (c *common) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
+func (c *common) neighbour(
+	name string,
+	a netip.Addr,
+	l lb.Link,
+) netip.Addr {
 	isOnLink := func(b netip.Addr) bool {
-		hasAddress := func(s netip.Prefix) bool { return !s.IsSingleIP() && s.Contains(b) }
+		hasAddress := func(s netip.Prefix) bool {
+			return !s.IsSingleIP() && s.Contains(b)
+		}
 		return b.Is4() == a.Is4() && slices.ContainsFunc(l.Prefixes, hasAddress)
 	}
 	for _, b := range c.state.Nodes[name].Addresses {
@@ -138,16 +170,20 @@ func (c *common) neighbour(name string, a netip.Addr, l lb.Link) netip.Addr {
 			return b
 		}
 	}
+
 	for _, theirs := range c.state.Links[name] {
 		if !sharesSubnet(theirs, l) {
 			continue
 		}
 		for _, b := range theirs.Addresses {
-			isLinkLocal := a.Is6() && b.Is6() && b.IsLinkLocalUnicast()
+			isLinkLocal := a.Is6() &&
+				b.Is6() &&
+				b.IsLinkLocalUnicast()
 			if isLinkLocal || isOnLink(b) {
 				return b
 			}
 		}
 	}
+
 	return netip.Addr{}
 }

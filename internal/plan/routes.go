@@ -54,6 +54,7 @@ func (t routeTable) add(one routeTo) {
 		byPeer = map[string]*attributes{}
 		t.routes[one.prefix] = byPeer
 	}
+
 	r := byPeer[one.peer]
 	if r == nil {
 		r = &attributes{oldest: one.ad}
@@ -71,6 +72,7 @@ func (t routeTable) add(one routeTo) {
 			one.prefix,
 		)
 	}
+
 	for _, c := range t.ads[one.ad].Communities {
 		if !slices.Contains(r.communities, c) {
 			r.communities = append(r.communities, c)
@@ -94,6 +96,7 @@ func (t routeTable) route(prefix netip.Prefix, peer string) lb.Route {
 	r := t.routes[prefix][peer]
 	slices.SortFunc(r.communities, lb.Community.Compare)
 	ad := &t.ads[r.oldest]
+
 	return lb.Route{
 		Prefix:      prefix,
 		Peers:       []string{peer},
@@ -111,6 +114,7 @@ func addPeer(list []lb.Route, route lb.Route) []lb.Route {
 	if same < 0 {
 		return append(list, route)
 	}
+
 	list[same].Peers = append(list[same].Peers, route.Peers...)
 	return list
 }

@@ -19,6 +19,7 @@ func subnetsOf(links map[string][]lb.Link) []netip.Prefix {
 			}
 		}
 	}
+
 	slices.SortFunc(out, netip.Prefix.Compare)
 	return slices.Compact(out)
 }
@@ -30,12 +31,15 @@ func (c *common) reach(i int, ads, subnets []int) int {
 	if !known {
 		return carried
 	}
+
 	best := noLink
 	for _, l := range links {
 		if l.Refused || !c.announcedOn(i, ads, l) {
 			continue
 		}
-		isOnLink := func(s int) bool { return slices.Contains(l.Prefixes, c.subnets[s]) }
+		isOnLink := func(s int) bool {
+			return slices.Contains(l.Prefixes, c.subnets[s])
+		}
 		carriesSubnet := slices.ContainsFunc(subnets, isOnLink)
 		switch {
 		case l.Silent && carriesSubnet:
@@ -48,6 +52,7 @@ func (c *common) reach(i int, ads, subnets []int) int {
 			best = max(best, noSubnet)
 		}
 	}
+
 	return best
 }
 
@@ -58,7 +63,9 @@ func (c *common) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, isKnown 
 		if l.Refused || !c.announcedOn(i, ads, l) {
 			continue
 		}
-		carriesAddress := func(s netip.Prefix) bool { return !s.IsSingleIP() && s.Contains(a) }
+		carriesAddress := func(s netip.Prefix) bool {
+			return !s.IsSingleIP() && s.Contains(a)
+		}
 		if slices.ContainsFunc(l.Prefixes, carriesAddress) {
 			return l, true
 		}
@@ -66,6 +73,7 @@ func (c *common) linkFor(i int, ads []int, a netip.Addr) (link lb.Link, isKnown 
 			link, isKnown = l, true
 		}
 	}
+
 	return link, isKnown
 }
 
@@ -84,6 +92,7 @@ func (c *common) linkBeside(i int, ads []int, other lb.Link) (link lb.Link, isKn
 			link, isKnown = l, true
 		}
 	}
+
 	return link, isKnown
 }
 

@@ -16,7 +16,9 @@ import (
 // What the others do not know leaves the verdicts as they expect them, and this node announces nothing of it: closes.
 
 // single returns the prefix that has this address and no other.
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+func single(a netip.Addr) netip.Prefix {
+	return netip.PrefixFrom(a, a.BitLen())
+}
 
 // addresses is a set of addresses, ordered.
 type addresses []netip.Addr
@@ -31,13 +33,20 @@ func (all addresses) in(p netip.Prefix) bool {
 	if len(all) == 0 {
 		return false
 	}
-	i, _ := slices.BinarySearchFunc(all, p.Addr(), netip.Addr.Compare)
+
+	i, _ := slices.BinarySearchFunc(
+		all,
+		p.Addr(),
+		netip.Addr.Compare,
+	)
 	return i < len(all) && p.Contains(all[i])
 }
 
 // hasRanges reports whether a Service or its pool has source ranges for an address.
 func (c *common) hasRanges(s *lb.Service, a netip.Addr) bool {
-	return frontendOf(s, a, c.pools.pool(s, a)).HasRanges()
+	pool := c.pools.pool(s, a)
+	f := frontendOf(s, a, pool)
+	return f.HasRanges()
 }
 
 // rangedAddresses returns the addresses that have source ranges, for one of their Services at least, which may be
@@ -47,6 +56,7 @@ func (c *common) rangedAddresses(groups []*lb.Group) addresses {
 	for _, u := range c.state.Unfit {
 		isUnfiltered = isUnfiltered || u.Has(lb.Unfiltered)
 	}
+
 	if !isUnfiltered {
 		return nil
 	}
@@ -61,12 +71,16 @@ func (c *common) rangedAddresses(groups []*lb.Group) addresses {
 			}
 		}
 	}
+
 	return newAddresses(out)
 }
 
 // filters reports whether a node can enforce the source ranges of all addresses in a prefix, as far as others know.
 func (c *common) filters(node string, prefix netip.Prefix) bool {
-	return !c.state.Unfit[node].Has(lb.Unfiltered) || !c.ranged.in(prefix)
+	if !c.isUnfit(node, lb.Unfiltered) {
+		return true
+	}
+	return !c.ranged.in(prefix)
 }
 
 // unfiltered is why nodes that do not filter announce nothing with source ranges.
@@ -82,36 +96,50 @@ func (c *common) closedAddresses(groups []*lb.Group, f *localFacts) addresses {
 	if !c.state.Here.Unfiltered {
 		return nil
 	}
+
 	var out []netip.Addr
 	for _, g := range groups {
-		one := &group{common: c, Group: g, in: f.inputs(g)}
+		one := &group{
+			common: c,
+			Group:  g,
+			in:     f.inputs(g),
+		}
 		for i, isClosed := range one.closedHere() {
 			if isClosed {
 				out = append(out, g.Addresses[i])
 			}
 		}
 	}
+
 	return newAddresses(out)
 }
 
 // closedHere reports for each address whether this node must not attract traffic for it, whatever the others expect: it
 // cannot enforce its source ranges, its kernel closes it, or it is proxied and no proxy of this node serves it.
 func (g *group) closedHere() []bool {
-	isClosed, isOpen := make([]bool, len(g.Addresses)), make([]bool, len(g.Addresses))
+	isClosed := make([]bool, len(g.Addresses))
+	isOpen := make([]bool, len(g.Addresses))
 	for i, s := range g.Services {
 		isRefused := g.in.services[i].isRefused
 		for _, a := range s.Addresses {
 			at := g.Index(a)
 			isClosed[at] = isClosed[at] || isRefused || s.Proxied
 			// The ports of the others that share the address are in force.
-			isServed := !isRefused && (!s.Proxied || g.proxiedHere(s, a))
+			lacksProxy := s.Proxied && !g.proxiedHere(s, a)
+			isServed := !isRefused && !lacksProxy
 			isOpen[at] = isOpen[at] || isServed
 		}
 	}
+
 	for i, a := range g.Addresses {
-		isUnfiltered := g.state.Here.Unfiltered && g.ranged.in(single(a))
-		isClosed[i] = isClosed[i] && !isOpen[i] || isUnfiltered || g.isOnLinkWithRanges(i)
+		hasRanges := g.ranged.in(single(a))
+		isUnfiltered := hasRanges && g.state.Here.Unfiltered
+		isRefused := isClosed[i] && !isOpen[i]
+		isClosed[i] = isRefused ||
+			isUnfiltered ||
+			g.isOnLinkWithRanges(i)
 	}
+
 	return isClosed
 }
 
@@ -121,8 +149,12 @@ func (g *group) isOnLinkWithRanges(i int) bool {
 	if !g.in.addresses[i].isOnLink {
 		return false
 	}
+
 	a := g.Addresses[i]
-	return slices.ContainsFunc(g.holders(a), func(s *lb.Service) bool { return g.hasRanges(s, a) })
+	hasRanges := func(s *lb.Service) bool {
+		return g.hasRanges(s, a)
+	}
+	return slices.ContainsFunc(g.holders(a), hasRanges)
 }
 
 // closes reports whether this node withholds a prefix. A route that covers more than one address goes only if the whole
@@ -166,11 +198,14 @@ func (c *common) unheard(node string) bool {
 }
 
 // cutOffFrom reports whether this node is cut off from another member, or yields to it.
-func (c *common) cutOffFrom(node string) bool { return c.unheard(node) || c.yieldsTo(node) }
+func (c *common) cutOffFrom(node string) bool {
+	return c.unheard(node) || c.yieldsTo(node)
+}
 
 // yieldsTo reports whether this side of a partition yields to a node of another side.
 func (c *common) yieldsTo(node string) bool {
-	_, found := slices.BinarySearch(c.state.Here.Partition.YieldsTo, node)
+	preceding := c.state.Here.Partition.YieldsTo
+	_, found := slices.BinarySearch(preceding, node)
 	return found
 }
 
@@ -180,6 +215,7 @@ func (c *common) refusedByPreceding(services []*lb.Service, f lb.Family) bool {
 	if !c.state.Here.Partition.Apart {
 		return false
 	}
+
 	isBeyond := func(node string) bool {
 		hasSpeaker := c.unheard(node) || c.state.Members[node]
 		return hasSpeaker && !c.yieldsTo(node)
@@ -188,14 +224,24 @@ func (c *common) refusedByPreceding(services []*lb.Service, f lb.Family) bool {
 }
 
 // servedOnlyOn reports whether all endpoints that can serve the Services in a family are on certain nodes.
-func servedOnlyOn(services []*lb.Service, f lb.Family, isCertain func(node string) bool) bool {
-	isUncertain := func(node string) bool { return !isCertain(node) }
+func servedOnlyOn(
+	services []*lb.Service,
+	f lb.Family,
+	isCertain func(node string) bool,
+) bool {
+	isUncertain := func(node string) bool {
+		return !isCertain(node)
+	}
 	for _, s := range services {
 		nodes := s.ServingNodes(f)
-		if s.ServingAnywhere(f) || len(nodes) == 0 || slices.ContainsFunc(nodes, isUncertain) {
+		if s.ServingAnywhere(f) || len(nodes) == 0 {
+			return false
+		}
+		if slices.ContainsFunc(nodes, isUncertain) {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -206,12 +252,17 @@ func (c *common) outOfReach(services []*lb.Service, f lb.Family) bool {
 	if len(unheard) == 0 {
 		return false
 	}
-	return servedOnlyOn(services, f, func(node string) bool { return unheard[node] })
+	return servedOnlyOn(services, f, func(node string) bool {
+		return unheard[node]
+	})
 }
 
 // cutOff reports whether this node must not announce an address of these Services by layer 2.
 func (g *group) cutOff(services []*lb.Service, a netip.Addr) bool {
 	f := lb.FamilyOf(a)
-	isDoubtful := len(g.state.Here.CutOffFrom) > 0 && servedOnlyOn(services, f, g.unheard)
-	return isDoubtful && (!g.known(a).isAnnounced || g.outOfReach(services, f))
+	isCutOff := len(g.state.Here.CutOffFrom) > 0
+	if !isCutOff || !servedOnlyOn(services, f, g.unheard) {
+		return false
+	}
+	return !g.known(a).isAnnounced || g.outOfReach(services, f)
 }
