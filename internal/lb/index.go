@@ -15,13 +15,20 @@ type Owned[T any] struct {
 }
 
 // IndexOf returns the index of the ranges of these owners.
-func IndexOf[T any](owners []T, ranges func(T) []Range) (out Index[T]) {
+func IndexOf[T any](
+	owners []T,
+	ranges func(T) []Range,
+) (out Index[T]) {
 	for _, owner := range owners {
 		for _, r := range ranges(owner) {
-			out = append(out, Owned[T]{r, owner})
+			part := Owned[T]{Range: r, Owner: owner}
+			out = append(out, part)
 		}
 	}
-	slices.SortFunc(out, func(a, b Owned[T]) int { return a.From.Compare(b.From) })
+	order := func(a, b Owned[T]) int {
+		return a.From.Compare(b.From)
+	}
+	slices.SortFunc(out, order)
 	return out
 }
 
@@ -36,18 +43,33 @@ func (x Index[T]) Find(a netip.Addr) (owner T) {
 
 // Part returns the range that an address lies in, with its owner.
 func (x Index[T]) Part(a netip.Addr) (part Owned[T], found bool) {
-	i, _ := slices.BinarySearchFunc(x, a, func(o Owned[T], a netip.Addr) int { return o.To.Compare(a) })
+	i := x.from(a)
 	if i == len(x) || !x[i].Contains(a) {
 		return part, false
 	}
 	return x[i], true
 }
 
+// from returns the index of the first range that does not end before an address.
+func (x Index[T]) from(a netip.Addr) int {
+	compareEnd := func(o Owned[T], a netip.Addr) int {
+		return o.To.Compare(a)
+	}
+	i, _ := slices.BinarySearchFunc(x, a, compareEnd)
+	return i
+}
+
 // Within returns the parts of a range that have owners, with these.
 func (x Index[T]) Within(r Range) (parts Index[T]) {
-	i, _ := slices.BinarySearchFunc(x, r.From, func(o Owned[T], a netip.Addr) int { return o.To.Compare(a) })
-	for ; i < len(x) && x[i].Overlaps(r); i++ {
-		parts = append(parts, Owned[T]{x[i].Intersect(r), x[i].Owner})
+	for _, one := range x[x.from(r.From):] {
+		if !one.Overlaps(r) {
+			break
+		}
+		part := Owned[T]{
+			Range: one.Intersect(r),
+			Owner: one.Owner,
+		}
+		parts = append(parts, part)
 	}
 	return parts
 }

@@ -5,33 +5,69 @@ import "reflect"
 // What did not change is mostly the same slice or map as before, which costs nothing to find.
 
 // Same reports whether two slices are one.
-func Same[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+func Same[T any](a, b []T) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	return len(a) == 0 || &a[0] == &b[0]
+}
 
 // SameMap reports whether two maps are one, or empty.
 func SameMap[K comparable, V any](a, b map[K]V) bool {
-	return len(a) == len(b) && (len(a) == 0 || reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer())
+	if len(a) != len(b) {
+		return false
+	}
+	if len(a) == 0 {
+		return true
+	}
+	first, second := reflect.ValueOf(a), reflect.ValueOf(b)
+	return first.Pointer() == second.Pointer()
 }
 
 // Changes calls changed for each Service that differs in two lists, which are ordered by key: with nil if it is in one
 // list only, and with its places there. What is the same pointer does not differ. Between two calls both lists have the
 // same Services.
-func Changes(before, after []*Service, changed func(old, new *Service, i, j int)) {
+func Changes(
+	before, after []*Service,
+	changed func(old, new *Service, i, j int),
+) {
 	if Same(before, after) {
 		return
 	}
-	for i, j := 0, 0; i < len(before) || j < len(after); {
+
+	i, j := 0, 0
+	for i < len(before) || j < len(after) {
+		old, new := at(before, i), at(after, j)
 		switch {
-		case i < len(before) && j < len(after) && before[i] == after[j]:
-			i, j = i+1, j+1
-		case j == len(after) || i < len(before) && before[i].Key.Compare(after[j].Key) < 0:
-			changed(before[i], nil, i, j)
+		case old == new:
 			i++
-		case i == len(before) || before[i].Key != after[j].Key:
-			changed(nil, after[j], i, j)
+			j++
+		case comesFirst(old, new):
+			changed(old, nil, i, j)
+			i++
+		case comesFirst(new, old):
+			changed(nil, new, i, j)
 			j++
 		default:
-			changed(before[i], after[j], i, j)
-			i, j = i+1, j+1
+			changed(old, new, i, j)
+			i++
+			j++
 		}
 	}
+}
+
+// at returns the Service at a place; nil beyond the end.
+func at(services []*Service, i int) *Service {
+	if i >= len(services) {
+		return nil
+	}
+	return services[i]
+}
+
+// comesFirst reports whether a Service comes before another one; nil comes last.
+func comesFirst(s, other *Service) bool {
+	if s == nil || other == nil {
+		return s != nil
+	}
+	return s.Key.Compare(other.Key) < 0
 }
