@@ -104,7 +104,7 @@ func (w *town) fresh() {
 func (w *town) step() {
 	w.fresh()
 	one := base()
-	switch w.IntN(32) {
+	switch w.IntN(34) {
 	case 0:
 		w.Nodes = one.Nodes
 		w.Links = one.Links
@@ -132,9 +132,25 @@ func (w *town) step() {
 		w.ProxyPods, w.ProxyNodes = nil, nil
 	case 17:
 		w.Services = slices.DeleteFunc(slices.Clone(w.Services), func(s *lb.Service) bool { return s.Key.Name[0] != 's' })
+	case 18, 19:
+		w.leave()
 	default:
 		w.order()
 	}
+}
+
+// leave lets a Service leave, or drops those that left.
+func (w *town) leave() {
+	if len(w.Services) == 0 || w.IntN(3) == 0 {
+		w.Leaving = nil
+		return
+	}
+	k := w.IntN(len(w.Services))
+	s := w.Services[k]
+	w.Services = slices.Delete(slices.Clone(w.Services), k, k+1)
+	w.Leaving = slices.DeleteFunc(slices.Clone(w.Leaving), func(l lb.Leaving) bool { return l.Key == s.Key })
+	w.Leaving = append(w.Leaving, lb.Leaving{Key: s.Key, Addresses: s.Addresses, Served: *s})
+	slices.SortFunc(w.Leaving, func(a, b lb.Leaving) int { return a.Key.Compare(b.Key) })
 }
 
 // order changes a Service, a node or what w1 knows.
