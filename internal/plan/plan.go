@@ -1,5 +1,22 @@
 // Package plan decides what one node announces, advertises, filters and relays, and why not. It is pure: no clock,
 // no log, no client. The same functions serve the speaker and the tests.
+//
+// The unit of work is the sharing group (lb.Group). common.go has what may concern every group, and what this node
+// knows of single addresses. group.go plans a group from that: layer2.go by an election (election.go, ranking.go,
+// relay.go), bgp.go by the nodes that may advertise (advertisers.go), withhold.go without what must not be attracted
+// here, and filter.go and proxy.go what is let through. memory.go keeps the effects of groups, and join.go makes a
+// Plan of them.
+//
+// What this node does about an address that it wins, or may advertise:
+//
+//	                                           | ARP and NDP                       | routes
+//	it serves the address                      | announces it                      | advertises it
+//	kube-proxy or its proxy does not serve yet | the former owner goes on          | a route that is there stays
+//	its filter or kernel closes the address    | withholds it, and stays the owner | withholds it
+//	another owner read a newer spec            | the other one is the owner        | -
+//	it is drained                              | only if no other node can         | leaves it, marked, for leaveTime
+//
+// If it does not win, it yields the address, or stands in for the owner while that has no speaker.
 package plan
 
 import (
