@@ -24,13 +24,21 @@ import (
 )
 
 // assemble constructs all parts and starts none. They kick each other, but not before they run.
-func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error) {
+func assemble(
+	clients k8s.Clients,
+	s settings,
+	log *slog.Logger,
+) (*syncer, error) {
 	engine, err := beside("bgp")
 	if err != nil {
 		return nil, err
 	}
 
-	w := &syncer{node: s.nodeName, options: s.Options, log: log}
+	w := &syncer{
+		node:    s.nodeName,
+		options: s.Options,
+		log:     log,
+	}
 	w.loop = daemon.NewLoop(daemon.LoopConfig{
 		Name:        "plan",
 		Log:         log,
@@ -38,8 +46,8 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*syncer, error
 		Burst:       func() bool { return w.cluster.InBurst() },
 		BurstFactor: planFactor,
 	})
-	w.hang, w.markRemoved = newHang(w, w.loop), lb.NewSignal()
-
+	w.hang = newHang(w, w.loop)
+	w.markRemoved = lb.NewSignal()
 	w.assembleSources(clients, s)
 	w.assembleSinks(s, engine)
 	w.assembleLiveness(s)
@@ -82,12 +90,18 @@ func (w *syncer) assembleSources(clients k8s.Clients, s settings) {
 	}
 	w.links = link.New(w.log, linksChanged, s.excludedLinks...)
 
-	w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: s.kubeProxyLivez, Kick: kick})
+	w.boot = kubeproxy.New(kubeproxy.Config{
+		Log:   w.log,
+		Livez: s.kubeProxyLivez,
+		Kick:  kick,
+	})
 	w.podNetwork = podnetwork.New(podnetwork.Config{
 		Log:    w.log,
 		Settle: s.settleTime(),
 		Kick:   kick,
-		Remote: func() []netip.AddrPort { return config.PodsElsewhere(w.cluster.Objects(), w.node) },
+		Remote: func() []netip.AddrPort {
+			return config.PodsElsewhere(w.cluster.Objects(), w.node)
+		},
 	})
 	w.endpoints = kubeproxy.NewEndpoints(w.log, kick)
 	w.proxies = divert.NewAsker(w.log, kick)
@@ -99,7 +113,10 @@ func (w *syncer) assembleSinks(s settings, engine string) {
 	w.filter = newGuard(w.log, s, w.kernel, w.loop.Hurry)
 	w.relays = newRelays(w.log, s, w.links.Links, kick)
 	w.outgoing = newOutgoing(w.log, s, w.kernel, w.links.Links, kick)
-	w.divert = divert.New(w.log, func() { w.kernel.Recheck(); kick() })
+	w.divert = divert.New(w.log, func() {
+		w.kernel.Recheck()
+		kick()
+	})
 	w.headstart = kubeproxy.NewHeadStart(w.log)
 	w.conntrack = kubeproxy.NewSweeper(w.log)
 	w.layer2 = layer2.New(layer2.Config{
@@ -118,7 +135,11 @@ func (w *syncer) assembleSinks(s settings, engine string) {
 		Log:     w.log,
 		Command: []string{engine},
 		// The other speakers learn whether there is a session.
-		Kick: func() { w.peering.Kick(); w.report.KickState(); kick() },
+		Kick: func() {
+			w.peering.Kick()
+			w.report.KickState()
+			kick()
+		},
 	})
 	w.peering = peering.New(peering.Config{
 		Log:      w.log,
@@ -162,5 +183,9 @@ func (w *syncer) assembleLiveness(s settings) {
 		SilenceChanged: func() { w.report.KickState() },
 		KickProbe:      func() { w.prober.Kick() },
 	})
-	w.prober = daemon.NewLoop(daemon.LoopConfig{Name: "probe", Log: w.log, Sync: w.liveness.Probe})
+	w.prober = daemon.NewLoop(daemon.LoopConfig{
+		Name: "probe",
+		Log:  w.log,
+		Sync: w.liveness.Probe,
+	})
 }

@@ -140,29 +140,37 @@ type inputs struct {
 
 // sync is one run. It only filters until the other speakers are known.
 func (w *syncer) sync(context.Context) (again time.Duration, err error) {
-	if !w.cluster.Synced() || !w.links.Synced() || !w.kernel.Checked() {
+	isSynced := w.cluster.Synced() &&
+		w.links.Synced() &&
+		w.kernel.Checked()
+	if !isSynced {
 		return 0, nil // each of them kicks when it has synced
 	}
 	if w.cluster.Uninstalling() {
 		return 0, w.withdraw()
 	}
+
 	if w.withdrawing {
 		w.markRemoved.Kick() // BGP, for example, does not start again in this process
 		return 0, nil
 	}
+
 	in := w.read(w.links.Links())
 	w.links.SetSurroundings(surroundings(in.state, w.node))
 	if !in.proxied {
 		return 0, nil // their answer kicks
 	}
+
 	m := w.membership.members.Load()
 	if m == nil {
 		return 0, w.filterOnly(in)
 	}
+
 	view, metadata := w.participate(m, in)
 	if !view.Settled {
 		return 0, w.filterOnly(in) // the membership kicks once the other speakers had time to send their metadata
 	}
+
 	again, err = w.run(in, view, metadata)
 	m.Confirm(view)
 	w.saidGoodbye.Store(in.stopping)
@@ -199,19 +207,26 @@ func (w *syncer) read(links []lb.Interface) inputs {
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
 // of an earlier run.
 func (w *syncer) filterOnly(in inputs) error {
-	return w.filter.set(plan.ForNode(w.node, in.state), w.relays.lasting(), in.state.Nodes[w.node], in.links)
+	p := plan.ForNode(w.node, in.state)
+	node := in.state.Nodes[w.node]
+	return w.filter.set(p, w.relays.lasting(), node, in.links)
 }
 
 // participate sends this node's metadata to the other speakers, and returns what the membership knows.
-func (w *syncer) participate(m *members.Members, in inputs) (detect.NodeSets, map[string]lb.Member) {
+func (w *syncer) participate(
+	m *members.Members,
+	in inputs,
+) (detect.NodeSets, map[string]lb.Member) {
 	m.SetSpeakers(in.speakers)
 	view := m.View()
 	if !m.Joined() {
 		return detect.NodeSets{}, nil
 	}
+
 	if view.Settled {
 		w.sendSelf(m, w.self(in))
 	}
+
 	metadata := m.Metadata()
 	w.liveness.Set(
 		liveness.Known{
@@ -230,11 +245,14 @@ func (w *syncer) participate(m *members.Members, in inputs) (detect.NodeSets, ma
 func (w *syncer) linksChanged(links []lb.Interface) {
 	present, sent := localMember(links, nil, nil), w.sent.Load()
 	isGone := func(l lb.Link) bool {
-		return !slices.ContainsFunc(present.Links, func(p lb.Link) bool { return p.Name == l.Name })
+		return !slices.ContainsFunc(present.Links, func(p lb.Link) bool {
+			return p.Name == l.Name
+		})
 	}
 	if sent != nil && slices.ContainsFunc(sent.Links, isGone) {
 		w.loop.Hurry()
 	}
+
 	w.loop.Kick()
 }
 
@@ -245,7 +263,11 @@ func (w *syncer) sendSelf(m *members.Members, self lb.Member) {
 }
 
 // run completes the State, plans by it, and gives the plan to all sinks. It returns when the next plan is due.
-func (w *syncer) run(in inputs, view detect.NodeSets, metadata map[string]lb.Member) (again time.Duration, err error) {
+func (w *syncer) run(
+	in inputs,
+	view detect.NodeSets,
+	metadata map[string]lb.Member,
+) (again time.Duration, err error) {
 	live := w.liveness.State()
 	w.memberFacts = newMemberFacts(metadata, w.memberFacts)
 	state := w.complete(in, view.Epoch, live)
@@ -267,20 +289,27 @@ func (w *syncer) run(in inputs, view detect.NodeSets, metadata map[string]lb.Mem
 	if in.stopping && w.hung.Swap(false) {
 		w.loop.Kick()
 	}
+
 	if w.memory.IsLate() {
 		w.loop.Hurry() // the next run plans the rest
 	}
+
 	w.report.Set(done.Standing)
 	again = daemon.Sooner(live.Again, in.freshFor)
 	ends := lb.Sooner(p.RelaysEnd, p.Withdraws)
 	if !ends.IsZero() {
 		again = daemon.Sooner(again, max(ends.Sub(state.Now), time.Millisecond))
 	}
+
 	return again, err
 }
 
 // complete adds to the State what is known from all sources but the API server.
-func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State {
+func (w *syncer) complete(
+	in inputs,
+	epoch uint64,
+	live liveness.State,
+) lb.State {
 	s := in.state
 	s.Now = time.Now()
 	s.Members = live.Alive
@@ -292,18 +321,26 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 	if in.stopping {
 		s.Stopping[w.node] = true
 	}
+
 	last := w.last.Load()
-	s.Here.HearsBadly, s.Here.GivenUp, s.Here.PathFails = live.HearsBadly, live.GivenUp, live.PathFails
-	s.Here.CutOffFrom, s.Here.Partition = live.CutOffFrom, live.Partition
-	s.Here.Advertised, s.Here.Newer = last.plan().Advertised, w.owners.newerOwners()
+	s.Here.HearsBadly = live.HearsBadly
+	s.Here.GivenUp = live.GivenUp
+	s.Here.PathFails = live.PathFails
+	s.Here.CutOffFrom = live.CutOffFrom
+	s.Here.Partition = live.Partition
+	s.Here.Advertised = last.plan().Advertised
+	s.Here.Newer = w.owners.newerOwners()
 	if s.Here.CutOffFrom != nil {
 		s.Here.Announced = last.plan().Announcements
 	}
+
 	s.Here.Previous = last.previous(epoch)
 	if s.Here.Previous == nil && w.relays.on {
 		s.Here.Inherited = w.relays.inherited()
 	}
-	s.Here.Unfiltered, s.Here.Refused = w.filter.failed(), w.filter.refused()
+
+	s.Here.Unfiltered = w.filter.failed()
+	s.Here.Refused = w.filter.refused()
 	isBehind := w.owners.contact.API() == lb.APIBehind
 	s.Here.EgressLacks = w.outgoing.lacks(!s.Here.Unfiltered, isBehind, w.cluster.APIAge())
 	s.Here.Ways = waysOf(in.links)
@@ -314,30 +351,47 @@ func (w *syncer) complete(in inputs, epoch uint64, live liveness.State) lb.State
 // apply plans, and sets the sinks in this order: withdraw, filter, relay, serve new addresses, announce. The filter
 // comes before the announcements because kube-proxy may serve an address already, and a client may know the MAC of any
 // node. Packets that the filter accepts find the way to a proxy of this node at once.
-func (w *syncer) apply(in inputs, state lb.State, macs map[lb.MAC]bool) (plan.Plan, error) {
+func (w *syncer) apply(
+	in inputs,
+	state lb.State,
+	macs map[lb.MAC]bool,
+) (plan.Plan, error) {
 	last := w.last.Load().plan()
 	p := w.memory.ForNode(w.node, state)
 	if !w.relays.on {
-		p.Relays, p.RelaysEnd = lb.Map[netip.Addr, lb.Relay]{}, time.Time{}
+		p.Relays = lb.Map[netip.Addr, lb.Relay]{}
+		p.RelaysEnd = time.Time{}
 	}
+
 	w.conntrack.Relay(p.Relays, state.Now)
 	rest, isLess := last.Staying(p)
 	if isLess {
 		w.announce(in, rest, macs)
 	}
 
-	ways := divert.Desired{NodePorts: p.ClosedNodePorts, Proxies: w.ownProxies(state.ProxyPods)}
-	ways.Diversions = p.Entering(last, false)
+	ways := divert.Desired{
+		NodePorts:  p.ClosedNodePorts,
+		Proxies:    w.ownProxies(state.ProxyPods),
+		Diversions: p.Entering(last, false),
+	}
 	w.divert.Set(ways)
-	filterErr := w.filter.set(p, w.relays.relayed(p.Relays), state.Nodes[w.node], in.links)
-	changed := w.filter.failed() != state.Here.Unfiltered || !w.filter.refused().Same(state.Here.Refused)
+	relayed := w.relays.relayed(p.Relays)
+	filterErr := w.filter.set(p, relayed, state.Nodes[w.node], in.links)
+	changed := w.filter.failed() != state.Here.Unfiltered ||
+		!w.filter.refused().Same(state.Here.Refused)
 	if changed {
 		w.loop.Hurry() // the next run plans by that, and tells the others
 	}
+
 	if (filterErr != nil || changed) && !state.Here.Unfiltered {
 		p = p.Waiting(last)
 	}
-	relayErr := w.relays.set(relay.Desired{Relays: p.Relays, Expect: p.Owners.Len() > 0, Speakers: macs})
+
+	relayErr := w.relays.set(relay.Desired{
+		Relays:   p.Relays,
+		Expect:   p.Owners.Len() > 0,
+		Speakers: macs,
+	})
 	// The order lets a connection find a proxy or a head start at every moment.
 	ways.Diversions = p.Entering(last, true)
 	w.divert.Set(ways)
@@ -370,26 +424,48 @@ func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
 
 // announce sets the sinks that attract traffic. It sets none if this run was found to hang: other nodes take over then,
 // and the next plan decides which addresses this node has.
-func (w *syncer) announce(in inputs, p plan.Plan, macs map[lb.MAC]bool) {
+func (w *syncer) announce(
+	in inputs,
+	p plan.Plan,
+	macs map[lb.MAC]bool,
+) {
 	if w.hung.Load() && !in.stopping {
 		return
 	}
-	w.layer2.Set(layer2.Desired{Announcements: p.Announcements, Yield: p.Yield, Speakers: macs, Owners: p.Owners})
+
+	w.layer2.Set(layer2.Desired{
+		Announcements: p.Announcements,
+		Yield:         p.Yield,
+		Speakers:      macs,
+		Owners:        p.Owners,
+	})
 	w.owners.loop.Kick()
-	w.peering.Set(bgp.Desired{RouterID: p.RouterID, Peers: p.Peers, Routes: p.Routes}, w.compiled.Nodes[w.node].Addresses)
+
+	routes := bgp.Desired{
+		RouterID: p.RouterID,
+		Peers:    p.Peers,
+		Routes:   p.Routes,
+	}
+	own := w.compiled.Nodes[w.node]
+	w.peering.Set(routes, own.Addresses)
 }
 
 // lostEndpoints returns the endpoints on nodes whose speakers are not heard.
-func (w *syncer) lostEndpoints(speakers map[string]netip.Addr, alive map[string]bool) map[netip.Addr]bool {
+func (w *syncer) lostEndpoints(
+	speakers map[string]netip.Addr,
+	alive map[string]bool,
+) map[netip.Addr]bool {
 	silent := map[string]bool{}
 	for node := range speakers {
 		if !alive[node] {
 			silent[node] = true
 		}
 	}
+
 	if len(silent) == 0 {
 		return nil
 	}
+
 	return w.compiler.LostEndpoints(silent)
 }
 
@@ -406,7 +482,10 @@ func (p *planned) previous(epoch uint64) *lb.Previous {
 	if p == nil || p.Epoch != epoch {
 		return nil
 	}
-	return &lb.Previous{Owners: p.Plan.Owners, Relays: p.Plan.Relays}
+	return &lb.Previous{
+		Owners: p.Plan.Owners,
+		Relays: p.Plan.Relays,
+	}
 }
 
 // ready returns nil if all informers have synced, the first plan is applied, and BGP sessions are up or not waited for.
@@ -418,8 +497,9 @@ func (w *syncer) ready() error {
 		return errors.New("informers are not synced")
 	case w.membership.members.Load() == nil:
 		return errors.New("the membership has not started")
-	case w.last.Load() == nil || w.loop.Completed() == 0 || !w.peering.Applied():
+	case w.last.Load() == nil, w.loop.Completed() == 0, !w.peering.Applied():
 		return errors.New("the first plan is not applied")
 	}
+
 	return w.report.Ready(w.cluster.ReadyWithoutSessions(w.node))
 }

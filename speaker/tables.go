@@ -37,28 +37,52 @@ type guard struct {
 }
 
 // newGuard returns a guard. It kicks when the filter fails or recovers, and when the refused Services change.
-func newGuard(log *slog.Logger, s settings, lacks *kernel.Monitor, kick func()) *guard {
-	g := &guard{podLinks: s.podLinks, kernel: lacks, on: s.Options.Filters(), named: map[string]int{}}
-	g.table = filter.New(log, func() {
+func newGuard(
+	log *slog.Logger,
+	s settings,
+	lacks *kernel.Monitor,
+	kick func(),
+) *guard {
+	g := &guard{
+		podLinks: s.podLinks,
+		kernel:   lacks,
+		on:       s.Options.Filters(),
+		named:    map[string]int{},
+	}
+	changed := func() {
 		if g.failed() {
 			g.kernel.Recheck()
 		}
 		kick()
-	})
+	}
+	g.table = filter.New(log, changed)
 	return g
 }
 
 // set makes the kernel enforce the plan's filter. Relayed is the field of filter.Desired.
-func (g *guard) set(p plan.Plan, relayed lb.Map[netip.Addr, struct{}], node lb.Node, links []lb.Interface) error {
+func (g *guard) set(
+	p plan.Plan,
+	relayed lb.Map[netip.Addr, struct{}],
+	node lb.Node,
+	links []lb.Interface,
+) error {
 	if !g.on {
 		return g.table.Remove()
 	}
+
 	own := node.Own(link.Addresses(links))
-	pods := link.PodLinks(links, own, g.announcing(p.Announcements), g.podLinks)
-	d := filter.Desired{Filter: p.Filter, PodLinks: pods, Addresses: own, Relayed: relayed}
-	if err := g.table.Set(possible(d, g.kernel)); err != nil {
+	announcing := g.announcing(p.Announcements)
+	d := filter.Desired{
+		Filter:    p.Filter,
+		PodLinks:  link.PodLinks(links, own, announcing, g.podLinks),
+		Addresses: own,
+		Relayed:   relayed,
+	}
+	err := g.table.Set(possible(d, g.kernel))
+	if err != nil {
 		return fmt.Errorf("set filter: %w", err)
 	}
+
 	return nil
 }
 
@@ -72,7 +96,9 @@ func possible(d filter.Desired, k *kernel.Monitor) filter.Desired {
 }
 
 // announcing returns the names of the links to which announcements are restricted.
-func (g *guard) announcing(announcements lb.Map[netip.Addr, *lb.Announcement]) []string {
+func (g *guard) announcing(
+	announcements lb.Map[netip.Addr, *lb.Announcement],
+) []string {
 	count := func(a *lb.Announcement, n int) {
 		if a == nil {
 			return
@@ -84,12 +110,15 @@ func (g *guard) announcing(announcements lb.Map[netip.Addr, *lb.Announcement]) [
 			}
 		}
 	}
-	g.announced.Changes(announcements, func(_ netip.Addr, before, a *lb.Announcement, _, _ bool) {
+	recount := func(_ netip.Addr, before, a *lb.Announcement, _, _ bool) {
 		count(before, -1)
 		count(a, 1)
-	})
+	}
+	g.announced.Changes(announcements, recount)
 	g.announced = announcements
-	return slices.Collect(maps.Keys(g.named))
+
+	names := maps.Keys(g.named)
+	return slices.Collect(names)
 }
 
 // inForce reports whether the kernel enforces the last filter.
@@ -99,11 +128,17 @@ func (g *guard) inForce() bool {
 }
 
 // failed reports whether the filter has not been in force for longer than a rebuild takes.
-func (g *guard) failed() bool { return g.on && g.table.Failed() }
+func (g *guard) failed() bool {
+	return g.on && g.table.Failed()
+}
 
 // refused returns the Services that the filter closes because of their source ranges.
 func (g *guard) refused() lb.Map[lb.Key, struct{}] {
-	return lb.SetOf(slices.Collect(maps.Keys(g.table.Refused()))...)
+	var refused []lb.Key
+	for service := range g.table.Refused() {
+		refused = append(refused, service)
+	}
+	return lb.SetOf(refused...)
 }
 
 // why returns the reason why the filter is not in force.
@@ -127,8 +162,18 @@ type relays struct {
 }
 
 // newRelays returns relays. It kicks when some of them end.
-func newRelays(log *slog.Logger, s settings, links func() []lb.Interface, kick func()) *relays {
-	return &relays{Relayer: relay.New(relay.Config{Log: log, Links: links, Changed: kick}), on: s.relay}
+func newRelays(
+	log *slog.Logger,
+	s settings,
+	links func() []lb.Interface,
+	kick func(),
+) *relays {
+	relayer := relay.New(relay.Config{
+		Log:     log,
+		Links:   links,
+		Changed: kick,
+	})
+	return &relays{Relayer: relayer, on: s.relay}
 }
 
 // set makes the kernel relay the desired addresses.
@@ -136,6 +181,7 @@ func (r *relays) set(d relay.Desired) error {
 	if !r.on {
 		return r.Remove()
 	}
+
 	r.Set(d)
 	return nil
 }
@@ -161,20 +207,31 @@ func (r *relays) lasting() lb.Map[netip.Addr, struct{}] {
 }
 
 // relayed returns the addresses whose older connections this node relays to another node.
-func (r *relays) relayed(list lb.Map[netip.Addr, lb.Relay]) lb.Map[netip.Addr, struct{}] {
+func (r *relays) relayed(
+	list lb.Map[netip.Addr, lb.Relay],
+) lb.Map[netip.Addr, struct{}] {
 	ended := r.Ended()
 	if !lb.SameMap(ended, r.ended) {
-		r.list, r.addresses = lb.Map[netip.Addr, lb.Relay]{}, lb.Map[netip.Addr, struct{}]{}
+		r.list = lb.Map[netip.Addr, lb.Relay]{}
+		r.addresses = lb.Map[netip.Addr, struct{}]{}
 	}
-	var at []netip.Addr
-	r.list.Changes(list, func(a netip.Addr, _, _ lb.Relay, _, _ bool) { at = append(at, a) })
+
+	var changed []netip.Addr
+	add := func(a netip.Addr, _, _ lb.Relay, _, _ bool) {
+		changed = append(changed, a)
+	}
+	r.list.Changes(list, add)
 	r.list, r.ended = list, ended
-	r.addresses = r.addresses.With(slices.Values(at), func(a netip.Addr) (v struct{}, has bool) {
+
+	isRelayed := func(a netip.Addr) (v struct{}, has bool) {
 		one := list.Of(a)
 		start, hasEnded := ended[a]
 		isSameRelay := one.Start.IsZero() || one.Start.Equal(start)
-		return v, one.Via.IsValid() && !(hasEnded && isSameRelay)
-	})
+		isOver := hasEnded && isSameRelay
+		return v, one.Via.IsValid() && !isOver
+	}
+	at := slices.Values(changed)
+	r.addresses = r.addresses.With(at, isRelayed)
 	return r.addresses
 }
 
@@ -188,24 +245,42 @@ func switchable(on bool, state any) any {
 
 // tries returns an attempt of every kernel feature that is in use.
 func tries(s settings) (out []kernel.Attempt) {
-	add := func(f kernel.Feature, used bool, try func() error) {
-		if used {
-			out = append(out, kernel.Attempt{Feature: f, Try: try})
+	add := func(f kernel.Feature, isUsed bool, try func() error) {
+		if isUsed {
+			one := kernel.Attempt{Feature: f, Try: try}
+			out = append(out, one)
 		}
 	}
-	filters := func(e filter.Extras) func() error { return func() error { return filter.Try(e) } }
-	relays := func(of lb.Family) func() error { return func() error { return relay.Try(of) } }
-	add(kernel.PacketFilter, s.Options.Filters(), filters(filter.Extras{}))
-	add(kernel.ConnectionLimits, s.Options.Filters(), filters(filter.Extras{Limits: true}))
-	add(kernel.DropLogs, s.Options.Filters(), filters(filter.Extras{Log: true}))
-	add(kernel.InternalTraffic, s.Options.Filters(), filters(filter.Extras{Internal: true}))
-	add(kernel.PodRoutes, s.Options.Filters(), filters(filter.Extras{Routes: true}))
+	filters := func(e filter.Extras) func() error {
+		return func() error {
+			return filter.Try(e)
+		}
+	}
+	relays := func(f lb.Family) func() error {
+		return func() error {
+			return relay.Try(f)
+		}
+	}
+	sends := func(f lb.Family) func() error {
+		return func() error {
+			return egress.Try(f)
+		}
+	}
+	_, err := os.Stat("/proc/net/if_inet6")
+	hasIPv6 := err == nil // a kernel without it needs nothing for it
+	isFiltering := s.Options.Filters()
+	isSending := egressOff(s) == ""
+
+	add(kernel.PacketFilter, isFiltering, filters(filter.Extras{}))
+	add(kernel.ConnectionLimits, isFiltering, filters(filter.Extras{Limits: true}))
+	add(kernel.DropLogs, isFiltering, filters(filter.Extras{Log: true}))
+	add(kernel.InternalTraffic, isFiltering, filters(filter.Extras{Internal: true}))
+	add(kernel.PodRoutes, isFiltering, filters(filter.Extras{Routes: true}))
 	add(kernel.RelaysIPv4, s.relay, relays(lb.IPv4))
-	_, noIPv6 := os.Stat("/proc/net/if_inet6") // a kernel without IPv6 needs no relays for it
-	add(kernel.RelaysIPv6, s.relay && noIPv6 == nil, relays(lb.IPv6))
-	add(kernel.EgressIPv4, egressOff(s) == "", func() error { return egress.Try(lb.IPv4) })
-	add(kernel.EgressIPv6, egressOff(s) == "" && noIPv6 == nil, func() error { return egress.Try(lb.IPv6) })
-	add(kernel.HeadStart, s.Options.Filters(), kubeproxy.TryHeadStart)
+	add(kernel.RelaysIPv6, s.relay && hasIPv6, relays(lb.IPv6))
+	add(kernel.EgressIPv4, isSending, sends(lb.IPv4))
+	add(kernel.EgressIPv6, isSending && hasIPv6, sends(lb.IPv6))
+	add(kernel.HeadStart, isFiltering, kubeproxy.TryHeadStart)
 	add(kernel.ProxyPaths, s.Options.Proxies(), divert.Try)
 	add(kernel.PacketSockets, true, layer2.Try)
 	add(kernel.RealTime, s.realtime, heartbeat.TryRealtime)
