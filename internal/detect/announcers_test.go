@@ -38,10 +38,19 @@ func newAnnouncers(seed uint64, n, each int) *announcers {
 
 // newAnnouncersOf has hold-downs grow up to a bound.
 func newAnnouncersOf(seed uint64, n, each int, longest time.Duration) *announcers {
-	a := &announcers{world: newWorldWith(seed, n, func(w *world) { w.maxHoldDown = longest }), plans: map[string][]bool{}}
+	return newAnnouncersWith(seed, n, each, func(w *world) { w.maxHoldDown = longest })
+}
+
+// newAnnouncersWith starts them in a world that was changed before.
+func newAnnouncersWith(seed uint64, n, each int, change func(w *world)) *announcers {
+	a := &announcers{world: newWorldWith(seed, n, change), plans: map[string][]bool{}}
 	a.after(4 * time.Second)
+	owners := n
+	if a.firstOnClients > 0 {
+		owners = a.firstOnClients // no other node has a link with the subnet
+	}
 	count := map[string]int{}
-	for i := 1; len(a.addresses) < n*each && i < 1<<16; i++ {
+	for i := 1; len(a.addresses) < owners*each && i < 1<<16; i++ {
 		address := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
 		owner := ownerOf(a.nodes[0], []netip.Addr{address})[address]
 		if count[owner] < each {
@@ -66,6 +75,9 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 		L2Advertisements: []lb.L2Advertisement{{Name: "all"}},
 	}
 	state.Here.GivenUp = n.d.isGivenUp(n.clock())
+	if n.world.hasFrames() {
+		state.Links = n.world.links()
+	}
 	for _, m := range n.d.members(n.clock()) {
 		state.Nodes[m.Name] = lb.Node{Name: m.Name}
 		if m.Status == Alive || m.Status == HoldDown || m.Status == SpeakerDown {
@@ -86,6 +98,11 @@ func ownerOf(n *node, addresses []netip.Addr) map[netip.Addr]string {
 func (a *announcers) announced(n *node) []bool {
 	var key strings.Builder
 	fmt.Fprint(&key, n.name, n.d.isGivenUp(n.clock()))
+	for i, o := range a.nodes {
+		if a.silent[o] {
+			fmt.Fprint(&key, " silent ", i)
+		}
+	}
 	for _, m := range n.d.members(n.clock()) {
 		fmt.Fprintf(&key, " %s%d", m.Name[len("node-"):], m.Status)
 	}

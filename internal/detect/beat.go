@@ -9,6 +9,7 @@ import (
 func (d *Detector) sendHeartbeats(at time.Duration) {
 	d.noteLateness(at)
 	d.measureReception(at)
+	d.followLinks(at)
 	d.ageOwnClaim(at)
 	d.watching = slices.DeleteFunc(d.watching, func(p *peerState) bool {
 		p.listed = p.watched || p.accused
@@ -17,29 +18,40 @@ func (d *Detector) sendHeartbeats(at time.Duration) {
 	d.chooseWatchers(at)
 
 	d.heartbeats++
+	s := &d.dissemination
 	if len(d.ring) > 0 {
-		d.dissemination.probed = (d.dissemination.probed + 1) % len(d.ring)
+		s.probed = (s.probed + 1) % len(d.ring)
 	}
 	for i, p := range d.ring {
-		out := Packet{Heartbeat: p.isWatcher, Complains: d.hasLossFrom(at, p)}
-		out.Lost = out.Complains && p.reception.share < badReception && !p.answeredRecently(at)
-		if i == d.dissemination.probed {
-			// In each interval one peer in turn gets a probe. So sessions begin before they are needed, lost claims
-			// arrive, and a peer beyond a healed partition is found.
-			out.Claims = d.antiEntropy()
-		} else if !out.Heartbeat && !out.Complains {
-			continue
-		}
+		d.sendHeartbeat(at, p, i == s.probed)
+	}
+}
+
+// sendHeartbeat sends a peer what is due in this interval. One peer in turn gets a probe in each. So sessions begin
+// before they are needed, lost claims arrive, and a peer beyond a healed partition is found.
+func (d *Detector) sendHeartbeat(at time.Duration, p *peerState, isProbe bool) {
+	out := Packet{
+		Heartbeat: p.isWatcher,
+		Complains: d.hasLossFrom(at, p),
+	}
+	isBad := p.reception.share < badReception
+	out.Lost = out.Complains && isBad && !p.answeredRecently(at)
+	if isProbe {
+		out.Claims = d.antiEntropy()
+	}
+	if isProbe || out.Heartbeat || out.Complains {
 		d.send(p, out)
 	}
 }
 
 // noteLateness adapts this node to the time that has passed since its last heartbeats.
 func (d *Detector) noteLateness(at time.Duration) {
+	interval := d.timers.Interval
 	gap := at - d.lastTick
-	late := gap - d.timers.Interval
-	if late > d.timers.Interval {
-		d.extendGrace(at, min(late, d.hold))
+	late := gap - interval
+	if late > interval {
+		missed := min(late, d.hold)
+		d.extendGrace(at, missed)
 	}
 	if gap > d.hold {
 		d.epoch++
@@ -49,12 +61,14 @@ func (d *Detector) noteLateness(at time.Duration) {
 	}
 
 	d.lateness.add(at, late)
-	wanted := 4*d.timers.Interval + d.lateness.worst()*3/2
-	d.hold = max(d.baseHold, min(wanted, maxAdaptedHold))
+	expected := d.lateness.worst() * 3 / 2
+	wanted := 4*interval + expected
+	wanted = min(wanted, maxAdaptedHold)
+	d.hold = max(d.baseHold, wanted)
 
 	// Keep the rhythm unless it is lost.
-	d.lastTick += d.timers.Interval
-	if at-d.lastTick >= d.timers.Interval {
+	d.lastTick += interval
+	if at-d.lastTick >= interval {
 		d.lastTick = at
 	}
 }
@@ -68,7 +82,9 @@ type lateness struct {
 
 func (l *lateness) add(at, late time.Duration) {
 	if at >= l.minute+time.Minute {
-		*l = lateness{before: l.latest, minute: at}
+		l.before = l.latest
+		l.latest = 0
+		l.minute = at
 	}
 	if late < maxAdaptedHold {
 		l.latest = max(l.latest, late)
@@ -96,7 +112,8 @@ func (d *Detector) extendGrace(at, wait time.Duration) {
 		g.from = at // its heartbeats were in time before
 	}
 	g.lateAt = at
-	g.until = max(g.until, min(at+wait, g.from+maxGrace))
+	until := min(at+wait, g.from+maxGrace)
+	g.until = max(g.until, until)
 }
 
 // send queues a packet, with fresh claims as far as there is room.
@@ -110,10 +127,14 @@ func (d *Detector) send(to *peerState, p Packet) {
 // sendExact queues a packet with the claims that it has.
 func (d *Detector) sendExact(to *peerState, p Packet) {
 	d.seq++
-	p.From, p.To = d.self, to.id
-	p.Boot, p.Seq = d.boot, d.seq
-	p.Hold, p.Watch = d.hold, to.isWatcher
+	p.From = d.self
+	p.To = to.id
+	p.Boot = d.boot
+	p.Seq = d.seq
+	p.Hold = d.hold
+	p.Watch = to.isWatcher
 	p.Heartbeats = d.heartbeats
-	p.HearsBadly, p.HearsNone = d.hearsBadly, d.hearsNone
+	p.HearsBadly = d.hearsBadly
+	p.HearsNone = d.hearsNone
 	d.packets = append(d.packets, p)
 }

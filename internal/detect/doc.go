@@ -1,4 +1,5 @@
-// Package detect decides which nodes are alive, by the packets that their speakers exchange on one link.
+// Package detect decides which nodes are alive, by the packets that their speakers exchange on one link or between
+// their addresses.
 //
 // A Detector is the protocol of one node as a state machine: heartbeats, suspicions, verdicts and hold-downs, which
 // are rules 1 to 8 in docs/design.md. It has no clock, socket, goroutine or log, so that a test runs hundreds of them
@@ -35,6 +36,9 @@
 //   - TakeQuestions: the silent nodes to ask on the wire, by echo, ARP or NDP: whether they and other machines answer.
 //   - Due: the time of the next Tick.
 //   - View: the status of every node, and the state of this node's own link.
+//   - LinkState: whether this node's own end of a link works, where another Detector judges another path.
+//
+// Each link has a Detector of its own. FoldLinks and SetFolded pass on what the other links show.
 //
 // Every time is a duration since one moment, which nothing sets and which counts suspension (CLOCK_BOOTTIME). It must
 // be later than 0, because 0 means never.

@@ -10,8 +10,9 @@ type ownClaim struct {
 	heldClaim
 	// holdDownUntil is when its hold-down ends. diedAt is when it last heard about its death.
 	holdDownUntil, diedAt time.Duration
-	// claimedDeadAt is when another node last claimed that it is dead, whether it refuted that before or not.
-	claimedDeadAt time.Duration
+	// claimedDeadAt is when another node last claimed that it is dead, whether it refuted that before or not, and
+	// claimedDeadSince when others began to do so again and again.
+	claimedDeadAt, claimedDeadSince time.Duration
 }
 
 // holdDown extends the hold-down to a time from a moment on.
@@ -24,16 +25,24 @@ func (d *Detector) handleOwnClaim(at time.Duration, from *peerState, c NodeClaim
 	if c.isAssertion() {
 		d.refute(at, from, c)
 	}
-	if c.Status == privateDeath {
+	switch c.Status {
+	case privateDeath:
 		from.gaveUpAt = at
 		if d.hasComplaints(at, gaveUpAt) {
 			d.stepAside(at, d.isPartitioned(at, from))
 		}
+	case Dead:
+		d.noteClaimedDead(at)
 	}
-	if c.Status == Dead {
-		d.own.claimedDeadAt = at
+}
+
+// noteClaimedDead notes that another node claims that this one is dead.
+func (d *Detector) noteClaimedDead(at time.Duration) {
+	if !d.isGivenUp(at) {
+		d.own.claimedDeadSince = at
 	}
-	if c.Status == Dead && d.own.Status == HoldDown {
+	d.own.claimedDeadAt = at
+	if d.own.Status == HoldDown {
 		// The sender has not heard the refutation yet: it does not hear this node.
 		d.own.holdDown(at, holdDownTime)
 	}
@@ -41,7 +50,9 @@ func (d *Detector) handleOwnClaim(at time.Duration, from *peerState, c NodeClaim
 
 // isGivenUp reports whether others go on to claim that this node is dead: they do not hear its refutation.
 func (d *Detector) isGivenUp(at time.Duration) bool {
-	return d.own.claimedDeadAt != 0 && at-d.own.claimedDeadAt < complaintTime
+	last := d.own.claimedDeadAt
+
+	return last != 0 && at-last < complaintTime
 }
 
 // refute answers a claim about this node that it did not make itself.
@@ -50,17 +61,23 @@ func (d *Detector) refute(at time.Duration, from *peerState, c NodeClaim) {
 		return
 	}
 
-	if c.Status == Dead && at > d.startedAt+newRunTime {
-		d.stats.Refuted++ // the network lost this node, which was running
+	own := &d.own
+	isDeath := c.Status == Dead
+	wasRunning := at > d.startedAt+newRunTime
+	if isDeath && wasRunning {
+		d.stats.Refuted++ // the network lost this node
 	}
-	if c.Status != Dead || !d.isPartitioned(at, from) {
-		d.own.Deaths = max(d.own.Deaths, c.Deaths)
+	if !isDeath || !d.isPartitioned(at, from) {
+		own.Deaths = max(own.Deaths, c.Deaths)
 	}
-	if c.Status == Dead || d.own.Deaths > 0 && d.own.diedAt == 0 {
-		d.own.diedAt = at
+
+	isFirst := own.Deaths > 0 && own.diedAt == 0
+	if isDeath || isFirst {
+		own.diedAt = at
 	}
-	if c.Status == Dead {
-		d.own.holdDown(at, d.holdDownLength())
+	if isDeath {
+		length := d.holdDownLength()
+		own.holdDown(at, length)
 	}
 	d.claimSelf(at, c.Incarnation)
 }
@@ -68,16 +85,18 @@ func (d *Detector) refute(at time.Duration, from *peerState, c NodeClaim) {
 // isPartitioned reports whether each of two sides lost the other, rather than this node alone the others. The peer is
 // on the other side, which this side gave up.
 func (d *Detector) isPartitioned(at time.Duration, from *peerState) bool {
-	isBack := from.Status == HoldDown && at-from.claimedAt < togetherTime
+	claimAge := at - from.claimedAt
+	isBack := from.Status == HoldDown && claimAge < togetherTime
 
 	return from.Status == Dead || isBack
 }
 
 // holdDownLength returns how long this node is held down. It doubles with each further death that counts.
 func (d *Detector) holdDownLength() time.Duration {
-	doublings := min(max(d.own.Deaths, 2), 16) - 2
+	deaths := min(max(d.own.Deaths, 2), 16)
+	length := holdDownTime << (deaths - 2)
 
-	return min(holdDownTime<<doublings, d.maxHoldDown)
+	return min(length, d.maxHoldDown)
 }
 
 // stepAside has this node take nothing for a while, by its own claim. That counts as a death, except in a partition,
@@ -95,29 +114,33 @@ func (d *Detector) stepAside(at time.Duration, isPartitioned bool) {
 
 // claimSelf broadcasts the status of this node, with the incarnation after another one.
 func (d *Detector) claimSelf(at time.Duration, after uint32) {
-	d.own.Incarnation, d.own.Status = nextIncarnation(after), Alive
-	if at < d.own.holdDownUntil {
-		d.own.Status = HoldDown
+	own := &d.own
+	own.Incarnation = nextIncarnation(after)
+	own.Status = Alive
+	if at < own.holdDownUntil {
+		own.Status = HoldDown
 	}
 	d.broadcast(d.self)
 }
 
 // ageOwnClaim ends the hold-down, and forgets deaths after a long life.
 func (d *Detector) ageOwnClaim(at time.Duration) {
+	own := &d.own
 	if d.hasComplaints(at, lostAt) {
 		d.stepAside(at, false)
 	}
-	if d.own.Status == HoldDown && d.hasComplaints(at, complainedAt) {
-		d.own.holdDown(at, holdDownTime)
+	isHeld := own.Status == HoldDown
+	if isHeld && d.hasComplaints(at, complainedAt) {
+		own.holdDown(at, holdDownTime)
 	}
 
-	isOver := d.own.Status == HoldDown && at >= d.own.holdDownUntil
-	isForgiven := d.own.Deaths > 0 && at >= d.own.diedAt+forgiveTime
+	isOver := isHeld && at >= own.holdDownUntil
+	isForgiven := own.Deaths > 0 && at >= own.diedAt+forgiveTime
 	if isForgiven {
-		d.own.Deaths = 0
+		own.Deaths = 0
 	}
 	if isOver || isForgiven {
-		d.claimSelf(at, d.own.Incarnation)
+		d.claimSelf(at, own.Incarnation)
 	}
 }
 

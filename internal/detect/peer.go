@@ -32,6 +32,9 @@ type peerState struct {
 	watched, listed bool
 	// isWatcher reports whether this node sends heartbeats to the peer.
 	isWatcher bool
+	// onLinks is what other links show: see SetFolded. followsLinks reports whether this Detector's verdict is theirs.
+	onLinks      Status
+	followsLinks bool
 
 	allowance
 	suspicion *peerSuspicion
@@ -70,6 +73,8 @@ type complaints struct {
 	complainedAt, lostAt time.Duration
 	// gaveUpAt is when it reported that it alone considers this node dead.
 	gaveUpAt time.Duration
+	// askedAt is when it last asked for a packet at once, and askingSince when it began to do so again and again.
+	askedAt, askingSince time.Duration
 }
 
 // SetPeers sets the nodes that exist; this node may be among them. The state of nodes that stay is kept.

@@ -64,7 +64,8 @@ func (d *Detector) noteHeard(at time.Duration, from *peerState, p Packet, isNewR
 	if from.lastHeard == 0 || at-from.lastHeard > heardTime {
 		d.version++
 	}
-	from.lastHeard, from.lastAlive = at, max(from.lastAlive, at)
+	from.lastHeard = at
+	from.lastAlive = max(from.lastAlive, at)
 	from.hold = p.Hold
 	from.accused = from.accused && from.private
 	from.hearsBadly = p.HearsBadly
@@ -73,6 +74,9 @@ func (d *Detector) noteHeard(at time.Duration, from *peerState, p Packet, isNewR
 	}
 	if p.Lost {
 		from.lostAt = at
+	}
+	if p.Ping {
+		from.noteAsked(at)
 	}
 
 	from.watched = p.Watch
@@ -94,12 +98,15 @@ func (d *Detector) noteHeard(at time.Duration, from *peerState, p Packet, isNewR
 // may have forged the highest number.
 func (d *Detector) acceptsSession(at time.Duration, from *peerState, p Packet) bool {
 	s := &from.session
+	isSameRun := s.boot == p.Boot
+	isAnswer := p.Answer != 0 && p.Answer == s.challenge
 	switch {
-	case s.boot == p.Boot && p.Seq > s.seq:
-	case p.Answer != 0 && p.Answer == s.challenge:
-		s.boot, s.challenge = p.Boot, 0
+	case isSameRun && p.Seq > s.seq:
+	case isAnswer:
+		s.boot = p.Boot
+		s.challenge = 0
 		from.suspicion = nil
-	case s.boot == p.Boot && at-from.lastHeard <= from.hold:
+	case isSameRun && at-from.lastHeard <= from.hold:
 		return false
 	default:
 		d.challenge(at, from, p)
@@ -113,15 +120,21 @@ func (d *Detector) acceptsSession(at time.Duration, from *peerState, p Packet) b
 // challenge challenges the sender of a packet without a session, and answers the sender's challenge. Each has a limit
 // of its own: of two nodes that beat in step, each has just challenged the other when the other's challenge arrives.
 func (d *Detector) challenge(at time.Duration, from *peerState, p Packet) {
-	s, out := &from.session, Packet{}
-	if s.challenge == 0 || at-s.challengedAt >= challengeInterval {
-		if s.challenge == 0 {
-			s.challenge = d.random()
-		}
-		s.challengedAt, out.Challenge = at, s.challenge
+	var out Packet
+	s := &from.session
+	isNew := s.challenge == 0
+	if isNew {
+		s.challenge = d.random()
 	}
-	if p.Challenge != 0 && (s.answeredAt == 0 || at-s.answeredAt >= challengeInterval) {
-		s.answeredAt, out.Answer = at, p.Challenge
+	if isNew || at-s.challengedAt >= challengeInterval {
+		s.challengedAt = at
+		out.Challenge = s.challenge
+	}
+
+	mayAnswer := s.answeredAt == 0 || at-s.answeredAt >= challengeInterval
+	if p.Challenge != 0 && mayAnswer {
+		s.answeredAt = at
+		out.Answer = p.Challenge
 	}
 	if out.Challenge != 0 || out.Answer != 0 {
 		d.send(from, out)

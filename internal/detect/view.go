@@ -60,6 +60,8 @@ type View struct {
 	// PathFails reports whether this node hears no other speaker, and neither do the nodes that answer it on another
 	// link: the network between the nodes fails.
 	PathFails bool
+	// Links are the other links, by name. A Detector leaves them to its caller.
+	Links []LinkView
 }
 
 // NodeSets is a View with its members sorted into sets of node names.
@@ -76,27 +78,41 @@ type NodeSets struct {
 
 // Sets sorts the members into sets.
 func (v View) Sets() NodeSets {
-	names := func(contains func(Member) bool) map[string]bool {
-		out := map[string]bool{}
-		for _, m := range v.Members {
-			if contains(m) {
-				out[m.Name] = true
-			}
-		}
-		return out
+	sets := NodeSets{
+		View:        v,
+		Alive:       map[string]bool{},
+		HeldDown:    map[string]bool{},
+		SpeakerDown: map[string]bool{},
+		Left:        map[string]bool{},
+		Dead:        map[string]bool{},
+		Silent:      map[string]bool{},
 	}
-	withStatus := func(s Status) map[string]bool {
-		return names(func(m Member) bool { return m.Status == s })
+	for _, m := range v.Members {
+		sets.add(m)
 	}
 
-	return NodeSets{
-		View:        v,
-		Alive:       names(func(m Member) bool { return m.Status.Living() || m.Status == SpeakerDown }),
-		HeldDown:    withStatus(HoldDown),
-		SpeakerDown: withStatus(SpeakerDown),
-		Left:        withStatus(Left),
-		Dead:        withStatus(Dead),
-		Silent:      names(func(m Member) bool { return m.Silent }),
+	return sets
+}
+
+// add adds a member to its sets.
+func (s *NodeSets) add(m Member) {
+	if m.Silent {
+		s.Silent[m.Name] = true
+	}
+
+	switch m.Status {
+	case Alive:
+		s.Alive[m.Name] = true
+	case HoldDown:
+		s.Alive[m.Name] = true
+		s.HeldDown[m.Name] = true
+	case SpeakerDown:
+		s.Alive[m.Name] = true
+		s.SpeakerDown[m.Name] = true
+	case Dead:
+		s.Dead[m.Name] = true
+	case Left:
+		s.Left[m.Name] = true
 	}
 }
 
@@ -110,6 +126,7 @@ func (v *View) Equal(o *View) bool {
 		v.GivenUp == o.GivenUp &&
 		v.LinkFails == o.LinkFails &&
 		v.PathFails == o.PathFails &&
+		slices.EqualFunc(v.Links, o.Links, LinkView.Equal) &&
 		slices.Equal(v.Members, o.Members)
 }
 
@@ -130,21 +147,30 @@ func (d *Detector) View(at time.Duration) View {
 
 // members returns what is known about every node: this one first, the others ordered by id.
 func (d *Detector) members(at time.Duration) []Member {
+	own := Member{
+		Name:   d.name,
+		Status: d.own.Status,
+		Heard:  true,
+		Deaths: int(d.own.Deaths),
+	}
 	out := make([]Member, 0, len(d.ring)+1)
-	out = append(out, Member{Name: d.name, Heard: true, Status: d.own.Status, Deaths: int(d.own.Deaths)})
+	out = append(out, own)
 	hasRecentDeath := d.hasRecentDeath(at)
 	for _, p := range d.ring {
 		status := d.status(at, p)
-		isSuspect := p.suspicion != nil && (hasRecentDeath || at-p.suspicion.startedAt > verdictTime)
-		out = append(out, Member{
+		isSuspect := p.suspicion != nil
+		isSilent := isSuspect && (hasRecentDeath || at-p.suspicion.startedAt > verdictTime)
+		isSilent = isSilent || d.isOnLinksAlone(at, p)
+		member := Member{
 			Name:          p.name,
 			Status:        status,
 			Heard:         p.lastHeard != 0,
 			Blocked:       p.isBlocked(at, status),
 			GossipBlocked: p.isGossipBlocked(at),
 			Deaths:        int(p.Deaths),
-			Silent:        status.Living() && isSuspect,
-		})
+			Silent:        status.Living() && isSilent,
+		}
+		out = append(out, member)
 	}
 
 	return out
@@ -152,32 +178,45 @@ func (d *Detector) members(at time.Duration) []Member {
 
 // status weighs all evidence about a peer.
 func (d *Detector) status(at time.Duration, p *peerState) Status {
+	isKnownElsewhere := p.gossip || p.onLinks.Living()
+	claimAge := at - p.claimedAt
 	switch {
-	case p.Status == SpeakerDown && !p.gossip && at-p.claimedAt > SpeakerDownTime+orphanTime:
+	case p.Status == SpeakerDown && !p.gossip && claimAge > SpeakerDownTime+orphanTime:
 		return Dead // the watchers that would have declared it are gone
 	case p.Status > HoldDown:
 		return p.Status
-	case p.lastHeard == 0 && p.Status == Unknown && !p.gossip:
+	case p.lastHeard == 0 && p.Status == Unknown && !isKnownElsewhere:
 		return Unknown
-	case d.isOrphaned(at, p):
+	case !isKnownElsewhere && d.isOrphaned(at, p):
 		return Dead
 	}
 
 	return max(p.Status, Alive)
 }
 
-// isOrphaned reports whether gossip gave up a peer whose watchers may have died with it, while this node hears well
-// enough to rely on that.
+// isOrphaned reports whether gossip gave up a peer for long whose watchers may have died with it, while this node hears
+// well enough to rely on that.
 func (d *Detector) isOrphaned(at time.Duration, p *peerState) bool {
 	patience := orphanTime
 	if !p.watched {
 		// It sends this node nothing but probes, one in as many intervals as it has peers.
-		patience = max(patience, orphanProbes*time.Duration(len(d.ring)+1)*d.timers.Interval)
+		probeInterval := time.Duration(len(d.ring)+1) * d.timers.Interval
+		patience = max(patience, orphanProbes*probeInterval)
 	} else if p.suspicion == nil || at-p.suspicion.startedAt <= orphanTime {
 		return false
 	}
+	lastSign := max(p.gossipSince, p.lastHeard, d.badUntil)
 
-	return !p.gossip && at-max(p.gossipSince, p.lastHeard, d.badUntil) > patience
+	return at-lastSign > patience
+}
+
+// isOnLinksAlone reports whether a peer counts as alive by other links alone: pods on its node may not be reached.
+func (d *Detector) isOnLinksAlone(at time.Duration, p *peerState) bool {
+	if p.gossip || !p.onLinks.Living() {
+		return false
+	}
+
+	return p.lastHeard == 0 || d.isOrphaned(at, p)
 }
 
 // hasRecentDeath reports whether a node was given up a moment ago.
@@ -194,23 +233,33 @@ func (d *Detector) hearsNoNode(at time.Duration) bool {
 		last = max(last, p.lastHeard+p.hold)
 	}
 
-	return at >= last && (d.hasRecentDeath(at) || at-last > verdictTime)
+	if at < last {
+		return false
+	}
+
+	return d.hasRecentDeath(at) || at-last > verdictTime
 }
 
 // isBlocked reports whether gossip hears a peer, and no heartbeat of it has come for longer than either needs.
 func (p *peerState) isBlocked(at time.Duration, s Status) bool {
 	isExpected := p.lastHeard == 0 || p.watched || s == Dead
+	silence := at - max(p.gossipSince, p.lastHeard)
 
-	return p.gossip && isExpected && at-max(p.gossipSince, p.lastHeard) > blockedTime
+	return p.gossip && isExpected && silence > blockedTime
 }
 
 // isGossipBlocked reports whether heartbeats of a peer arrive at this moment, and gossip has not heard it for longer
 // than it needs.
 func (p *peerState) isGossipBlocked(at time.Duration) bool {
-	arrive := p.watched && p.lastHeard != 0 && at-p.lastHeard <= p.hold
+	if p.gossip || !p.watched || p.lastHeard == 0 {
+		return false
+	}
+	arrive := at-p.lastHeard <= p.hold
 
-	return arrive && !p.gossip && at-p.gossipSince > blockedTime
+	return arrive && at-p.gossipSince > blockedTime
 }
 
 // isSettled reports whether enough time has passed since this node ran again to hear what others declared about it.
-func (d *Detector) isSettled(at time.Duration) bool { return at >= d.lapsedAt+2*d.timers.Interval }
+func (d *Detector) isSettled(at time.Duration) bool {
+	return at >= d.lapsedAt+2*d.timers.Interval
+}

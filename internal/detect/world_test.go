@@ -43,6 +43,9 @@ type world struct {
 	answersARP bool
 	// clients is a second network that all nodes share, without heartbeats; nil where there is none.
 	clients *network
+	// firstOnClients is how many nodes have a link to it, if not all. silent are the nodes that leave it to others.
+	firstOnClients int
+	silent         map[*node]bool
 	// tap sees every packet sent.
 	tap func(from, to *node, p Packet)
 	// gossips: gossip reaches every node that is up.
@@ -60,7 +63,13 @@ type network struct {
 	hasForeign, isOld bool
 	// isStalled reports whether speakers answer nothing at this moment; nil means never.
 	isStalled func() bool
+	// frames reports whether nodes send heartbeats there too, by frames. members has the nodes on it; nil is all.
+	frames  bool
+	members []*node
 }
+
+// has reports whether a node has a link to the network.
+func (n *network) has(o *node) bool { return n.members == nil || slices.Contains(n.members, o) }
 
 // passes reports whether a frame arrives.
 func (n *network) passes(from, to *node) bool { return n.cut == nil || !n.cut(from, to) }
@@ -116,6 +125,8 @@ type node struct {
 	// wakes is when the next tick is planned, hasty how often in a row it was due already.
 	wakes time.Duration
 	hasty int
+	// end is its end of the clients' network; nil without heartbeats there.
+	end *linkEnd
 }
 
 // arrival is a packet with the time when it came.
@@ -172,7 +183,7 @@ func newWorldOf(seed uint64, n int, timers Timers, skews ...time.Duration) *worl
 func newWorldWith(seed uint64, n int, change func(w *world), skews ...time.Duration) *world {
 	w := &world{
 		random: rand.New(rand.NewPCG(seed, 1)), clock: time.Second, late: ms / 2, wakes: ms, gossips: true,
-		byID: map[NodeID]*node{},
+		byID: map[NodeID]*node{}, silent: map[*node]bool{},
 	}
 	change(w)
 	for i := range n {
@@ -183,6 +194,9 @@ func newWorldWith(seed uint64, n int, change func(w *world), skews ...time.Durat
 		one.id = NodeIDOf(one.name)
 		w.nodes = append(w.nodes, one)
 		w.byID[one.id] = one
+	}
+	if w.firstOnClients > 0 {
+		w.clients.members = w.nodes[:w.firstOnClients]
 	}
 	for _, n := range w.nodes {
 		n.boot()
@@ -209,6 +223,7 @@ func (n *node) boot() {
 		Random: func() uint64 { return w.random.Uint64() | 1 },
 	}, n.clock())
 	n.d.maxHoldDown = cmp.Or(w.maxHoldDown, maxHoldDown)
+	n.bootLink()
 	if w.inStep {
 		n.plan(w.clock)
 		return
@@ -239,6 +254,7 @@ func (w *world) gossip() {
 	}
 	for _, n := range w.nodes {
 		n.d.SetPeers(n.clock(), peers)
+		n.setLinkPeers()
 	}
 }
 
@@ -273,6 +289,7 @@ func (n *node) run() {
 		}
 		n.d.Receive(at, a.Packet)
 	}
+	n.runLink()
 	n.d.Tick(n.clock())
 	for _, q := range n.d.TakeQuestions() {
 		w.ask(n, q)
@@ -284,14 +301,14 @@ func (n *node) run() {
 	if n.slow > 0 {
 		n.pausedUntil = w.clock + n.slow/2 + time.Duration(w.random.Int64N(int64(n.slow/2)))
 	}
-	if n.hasty++; n.d.Due() > n.clock() {
+	if n.hasty++; n.due() > n.clock() {
 		n.hasty = 0
 	}
 	if n.hasty > 100 {
 		panic(n.name + " has work that is always due: its thread would never wait")
 	}
 	// A thread wakes a little late.
-	n.plan(max(n.d.Due()-n.skew, w.clock) + time.Duration(w.random.Int64N(int64(w.wakes))))
+	n.plan(max(n.due()-n.skew, w.clock) + time.Duration(w.random.Int64N(int64(w.wakes))))
 }
 
 // ask puts three questions to a node and to a foreign machine, over the links that heartbeats use.
@@ -327,7 +344,7 @@ func (w *world) ask(from *node, q WireQuestion) {
 		answer.Foreign = NotAsked
 	}
 	from.foreignWorks = answer.Foreign == Answered
-	if w.clients != nil {
+	if w.clients != nil && w.clients.has(from) && w.clients.has(about) {
 		there := w.clients.ask(from, about)
 		there.Node, there.Foreign = answer.Node, answer.Foreign
 		answer = there
