@@ -26,7 +26,7 @@ type batchSocket struct {
 	buffers   [maxBatch]unix.Iovec
 	addresses [maxBatch]unix.RawSockaddrAny
 	controls  [maxBatch][128]byte
-	data      [maxBatch][maxDatagram]byte
+	data      [maxBatch][maxPacket]byte
 	// queued is how many datagrams wait to be sent.
 	queued int
 }
@@ -44,12 +44,14 @@ func newBatchSocket() *batchSocket {
 
 // call has the kernel receive or send n datagrams from the first one on. It returns how many the kernel did.
 func (b *batchSocket) call(number uintptr, first, n, flags int) (int, unix.Errno) {
+	flags |= unix.MSG_DONTWAIT
+	headers := unsafe.Pointer(&b.headers[first])
 	done, _, err := unix.RawSyscall6(
 		number,
 		uintptr(b.fd),
-		uintptr(unsafe.Pointer(&b.headers[first])),
+		uintptr(headers),
 		uintptr(n),
-		uintptr(flags|unix.MSG_DONTWAIT),
+		uintptr(flags),
 		0,
 		0,
 	)
@@ -61,13 +63,7 @@ func (b *batchSocket) call(number uintptr, first, n, flags int) (int, unix.Errno
 func (b *batchSocket) receive(limit, flags int) int {
 	limit = min(limit, maxBatch)
 	for i := range limit {
-		h := &b.headers[i]
-		h.Name = (*byte)(unsafe.Pointer(&b.addresses[i]))
-		h.Namelen = unix.SizeofSockaddrAny
-		h.Control = &b.controls[i][0]
-		h.SetControllen(len(b.controls[i]))
-		h.n = 0
-		b.buffers[i].SetLen(maxDatagram)
+		b.prepare(i)
 	}
 
 	n, err := b.call(unix.SYS_RECVMMSG, 0, limit, flags)
@@ -82,27 +78,54 @@ func (b *batchSocket) receive(limit, flags int) int {
 	return 1 // a failure counts as an empty datagram
 }
 
-func (b *batchSocket) datagram(i int) []byte { return b.data[i][:b.headers[i].n] }
-func (b *batchSocket) control(i int) []byte  { return b.controls[i][:b.headers[i].Controllen] }
+// prepare empties the memory of a datagram to receive.
+func (b *batchSocket) prepare(i int) {
+	h := &b.headers[i]
+	address := &b.addresses[i]
+	h.Name = (*byte)(unsafe.Pointer(address))
+	h.Namelen = unix.SizeofSockaddrAny
+	control := b.controls[i][:]
+	h.Control = unsafe.SliceData(control)
+	h.SetControllen(len(control))
+	h.n = 0
+	b.buffers[i].SetLen(maxPacket)
+}
+
+func (b *batchSocket) datagram(i int) []byte {
+	n := b.headers[i].n
+
+	return b.data[i][:n]
+}
+
+func (b *batchSocket) control(i int) []byte {
+	n := b.headers[i].Controllen
+
+	return b.controls[i][:n]
+}
 
 // receivedAt returns when a datagram came, by the wall clock, at a socket with SO_TIMESTAMPNS.
 func (b *batchSocket) receivedAt(i int) time.Duration {
+	const size = int(unsafe.Sizeof(unix.Timespec{}))
 	control := b.control(i)
-	if len(control) < unix.CmsgLen(int(unsafe.Sizeof(unix.Timespec{}))) { // no other kind was asked for
+	if len(control) < unix.CmsgLen(size) { // no other kind was asked for
 		return 0
 	}
+	data := &control[unix.CmsgLen(0)]
+	t := (*unix.Timespec)(unsafe.Pointer(data))
 
-	return time.Duration((*unix.Timespec)(unsafe.Pointer(&control[unix.CmsgLen(0)])).Nano())
+	return time.Duration(t.Nano())
 }
 
 // sender returns the address of a datagram's sender, or the destination of a packet that was refused.
 func (b *batchSocket) sender(i int) netip.Addr {
-	p := &b.addresses[i]
-	switch p.Addr.Family {
+	p := unsafe.Pointer(&b.addresses[i])
+	switch b.addresses[i].Addr.Family {
 	case unix.AF_INET:
-		return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(p)).Addr)
+		inet := (*unix.RawSockaddrInet4)(p)
+		return netip.AddrFrom4(inet.Addr)
 	case unix.AF_INET6:
-		return netip.AddrFrom16((*unix.RawSockaddrInet6)(unsafe.Pointer(p)).Addr)
+		inet6 := (*unix.RawSockaddrInet6)(p)
+		return netip.AddrFrom16(inet6.Addr)
 	}
 
 	return netip.Addr{}
@@ -110,23 +133,39 @@ func (b *batchSocket) sender(i int) netip.Addr {
 
 // rawAddress returns an address and port as the kernel reads them.
 func rawAddress(a netip.AddrPort) []byte {
-	family, size, flow := uint16(unix.AF_INET), unix.SizeofSockaddrInet4, []byte(nil)
+	family := uint16(unix.AF_INET)
+	size := unix.SizeofSockaddrInet4
+	var flow []byte
 	if a.Addr().Is6() {
-		family, size, flow = unix.AF_INET6, unix.SizeofSockaddrInet6, make([]byte, 4)
+		family = unix.AF_INET6
+		size = unix.SizeofSockaddrInet6
+		flow = make([]byte, 4)
 	}
 
-	b := binary.NativeEndian.AppendUint16(make([]byte, 0, size), family)
+	b := make([]byte, 0, size)
+	b = binary.NativeEndian.AppendUint16(b, family)
 	b = binary.BigEndian.AppendUint16(b, a.Port())
 	b = append(b, flow...)
+	b = append(b, a.Addr().AsSlice()...)
 
-	return append(b, a.Addr().AsSlice()...)[:size]
+	return b[:size]
 }
 
 // queue adds a packet to the datagrams to send, and sends them if the batch is full.
 func (b *batchSocket) queue(s *rt.Seal, p *detect.Packet, to []byte) {
-	datagram := sealPacket(s, b.data[b.queued][:0], p)
+	b.add(sealPacket(s, b.next(), p), to)
+}
+
+// next returns the memory for the next datagram to send.
+func (b *batchSocket) next() []byte { return b.data[b.queued][:0] }
+
+// add adds what was written to next. A frame has no address beside the one in its header.
+func (b *batchSocket) add(datagram, to []byte) {
 	h := &b.headers[b.queued]
-	h.Name, h.Namelen = &to[0], uint32(len(to))
+	h.Name = unsafe.SliceData(to)
+	h.Namelen = uint32(len(to))
+	h.Control = nil
+	h.SetControllen(0)
 	b.buffers[b.queued].SetLen(len(datagram))
 	b.queued++
 	if b.queued == maxBatch {
@@ -136,11 +175,14 @@ func (b *batchSocket) queue(s *rt.Seal, p *detect.Packet, to []byte) {
 
 // flush sends the queued datagrams. It reports no error: the detector notices whether they arrive.
 func (b *batchSocket) flush() {
-	for first, failed := 0, false; first < b.queued; {
+	first := 0
+	hasFailed := false
+	for first < b.queued {
 		n, err := b.call(unix.SYS_SENDMMSG, first, b.queued-first, 0)
 		// A failure may be the error of an earlier packet to another address: the first one is retried.
-		failed = err != 0 && err != unix.EAGAIN && !failed
-		if !failed {
+		isFailure := err != 0 && err != unix.EAGAIN
+		hasFailed = isFailure && !hasFailed
+		if !hasFailed {
 			first += max(n, 1)
 		}
 	}

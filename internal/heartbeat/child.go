@@ -37,9 +37,12 @@ const (
 type order struct {
 	Settings *processSettings  `json:",omitempty"`
 	Peers    []Peer            `json:",omitzero"`
+	Links    []Link            `json:",omitzero"`
 	Keys     [][]byte          `json:",omitempty"`
 	Answer   *answeredQuestion `json:",omitempty"`
 	Leave    bool              `json:",omitempty"`
+	// opened are new links of Links, in the process that gets the order.
+	opened []*linkPath
 }
 
 // answeredQuestion is a question for the wire with its answer.
@@ -178,6 +181,7 @@ func (h *Heartbeat) attach(c *child.Process, cooldown time.Duration) {
 			Cooldown: cooldown,
 		},
 		Peers: h.peers,
+		Links: h.links,
 		Keys:  h.keys,
 	})
 }

@@ -10,8 +10,12 @@ import (
 // sealKind is the kind of packets that heartbeats are, for keys.
 const sealKind = "heartbeat"
 
-// maxDatagram fits into the MTU of any link.
-const maxDatagram = rt.PrefixLen + detect.MaxPacketLen + rt.TagLen
+const (
+	// maxDatagram fits into the MTU of any link.
+	maxDatagram = rt.PrefixLen + detect.MaxPacketLen + rt.TagLen
+	// maxPacket is the length of the longest datagram or frame.
+	maxPacket = max(maxDatagram, maxFrame)
+)
 
 // sealPacket writes a packet as a datagram to b.
 func sealPacket(s *rt.Seal, b []byte, p *detect.Packet) []byte {

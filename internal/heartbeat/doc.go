@@ -35,6 +35,13 @@
 // thread at once, and so do these heartbeats while a node is suspected. The clock is CLOCK_BOOTTIME, which counts
 // suspension and which nothing sets.
 //
+// # Links
+//
+// SetLinks names the other interfaces on which this node can announce. Each has a detector of its own, with peers that
+// hellos find, and packets as sealed frames. Frames wake nothing: the thread reads them when it wakes to send
+// heartbeats, and so do a suspect's. The first link has heartbeats as often as the addresses, the others one in 16
+// intervals. Refusals count on every link, so that a restart of a speaker is no loss of its links.
+//
 // # Budget
 //
 // Real-time priority has a budget, so that no fault or flood starves the node: the packets read between two

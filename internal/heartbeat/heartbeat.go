@@ -68,6 +68,7 @@ type Heartbeat struct {
 	// mu guards what the process gets by orders, and the process, which is nil while none runs.
 	mu    sync.Mutex
 	peers []Peer
+	links []Link
 	keys  [][]byte
 	child *child.Process
 }
@@ -86,6 +87,7 @@ func New(c Config) (*Heartbeat, error) {
 		shared: s,
 		memory: memory,
 		peers:  []Peer{},
+		links:  []Link{},
 		keys:   c.Keys,
 	}
 	h.asking.SetLimit(maxWireQuestions)
@@ -103,6 +105,18 @@ func (h *Heartbeat) Set(peers []Peer) {
 	}
 	h.peers = append([]Peer{}, peers...) // not nil: an order without peers leaves them as they are
 	h.sendOrder(order{Peers: h.peers})
+}
+
+// SetLinks sets the interfaces on which this node sends heartbeats too, by frames. The interface with Config.Address is
+// not among them.
+func (h *Heartbeat) SetLinks(links []Link) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if slices.Equal(links, h.links) {
+		return
+	}
+	h.links = append([]Link{}, links...) // not nil, as in Set
+	h.sendOrder(order{Links: h.links})
 }
 
 // SetKeys replaces the keys. All are accepted, and packets are sent with the first.

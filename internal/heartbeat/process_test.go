@@ -118,6 +118,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	})
 	must(t, err)
 	h.Set(all)
+	h.SetLinks(otherLinks())
 	go func() {
 		for l := range lines {
 			b, err := json.Marshal(l)
@@ -143,6 +144,17 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	must(t, h.Run(t.Context()))
 }
 
+// otherLinks returns the links beside the first one.
+func otherLinks() (links []Link) {
+	for {
+		l, err := net.InterfaceByName(fmt.Sprintf("eth%d", len(links)+1))
+		if err != nil {
+			return links
+		}
+		links = append(links, Link{l.Name, l.Index, macAddress(l.HardwareAddr), len(links) == 0})
+	}
+}
+
 // speaker is one such process, in a namespace of its own.
 type speaker struct {
 	name  string
@@ -154,6 +166,8 @@ type speaker struct {
 	// env is added to its environment, and what it logs goes to log, if that is not nil.
 	env []string
 	log io.Writer
+	// links is how many more links all nodes have, without addresses.
+	links int
 }
 
 // cluster starts n speakers on one LAN; multipliers belong to the first speakers.
@@ -162,11 +176,13 @@ func cluster(t testing.TB, n int, address string, multipliers ...int) []*speaker
 	return clusterWith(t, speaker{}, n, address, multipliers...)
 }
 
-// clusterWith starts the first one with an environment and a log.
+// clusterWith starts the first one with an environment and a log, and gives all as many links.
 func clusterWith(t testing.TB, first speaker, n int, address string, multipliers ...int) []*speaker {
 	t.Helper()
 	lan := nstest.New(t)
-	lan.Bridge("br0")
+	for link := range first.links + 1 {
+		lan.Bridge(fmt.Sprintf("br%d", link))
+	}
 	var peers []string
 	for i := range n {
 		peers = append(peers, fmt.Sprintf("node%d=%s", i, fmt.Sprintf(address, i+1)))
@@ -180,6 +196,11 @@ func clusterWith(t testing.TB, first speaker, n int, address string, multipliers
 		port := fmt.Sprintf("p%d", i)
 		nstest.Veth(t, lan, port, s.ns, "eth0")
 		lan.Enslave(port, "br0")
+		for link := 1; link <= first.links; link++ {
+			port := fmt.Sprintf("p%d.%d", i, link)
+			nstest.Veth(t, lan, port, s.ns, fmt.Sprintf("eth%d", link))
+			lan.Enslave(port, fmt.Sprintf("br%d", link))
+		}
 		bits := "/24"
 		if strings.Contains(address, ":") {
 			bits = "/64"

@@ -101,6 +101,9 @@ func (t *beatThread) readOrders(in *json.Decoder) error {
 
 // enqueue hands an order to the thread.
 func (t *beatThread) enqueue(o order) {
+	if o.Links != nil {
+		o.opened = t.openLinks(o.Links)
+	}
 	t.orders <- o
 	t.sockets.wake()
 }

@@ -45,15 +45,25 @@ type beatThread struct {
 	receiver receiver
 	stopped  bool
 
-	// The keys and addresses of peers, by orders.
-	seals  []*rt.Seal
-	byAddr map[netip.Addr]detect.NodeID
-	addrs  map[detect.NodeID][]byte
+	// The keys, addresses and names of peers, by orders.
+	seals, frameSeals []*rt.Seal
+	byAddr            map[netip.Addr]detect.NodeID
+	addrs             map[detect.NodeID][]byte
+	names             map[detect.NodeID]string
 
-	// read counts datagrams since intervalBegan, up to readLimit. refusalsRead counts errors, up to maxRefusals. A
-	// flood of either must not keep a thread busy that has priority over all others, nor displace the other.
-	read, readLimit, refusalsRead int
-	intervalBegan                 time.Duration
+	// links are the links that frames are sent on, and linkViews what their detectors know. openedLinks are the links
+	// of the orders, for the goroutine that reads these.
+	links       []*linkPath
+	linkViews   []detect.LinkView
+	openedLinks []Link
+	// frames is the memory for the frames of any link.
+	frames *batchSocket
+
+	// read counts datagrams since intervalBegan, and framesRead frames, each up to readLimit. refusalsRead counts
+	// errors, up to maxRefusals. A flood of any must not keep a thread busy that has priority over all others, nor
+	// displace the others.
+	read, framesRead, readLimit, refusalsRead int
+	intervalBegan                             time.Duration
 	// drainedAt is when all routine heartbeats were last read.
 	drainedAt time.Duration
 	// nextRoutine is the next of the routineCount heartbeats that were read at once.
@@ -85,6 +95,7 @@ func newBeatThread(c processSettings, s *sharedState, cpu *cpuBudget) (*beatThre
 		cpu:             cpu,
 		realtime:        s.realtime.Load(),
 		sockets:         sockets,
+		frames:          newBatchSocket(),
 		view:            &detect.View{},
 	}
 	t.detector = detect.New(detect.Config{
@@ -110,13 +121,17 @@ func (t *beatThread) run() {
 		}
 		t.step()
 		t.accountCPU()
-		sleep := t.detector.Due() - boottime()
+		sleep := t.nextDue() - boottime()
 		t.sockets.wait(sleep, t.read < t.readLimit, t.detector.HasSuspect(), t.refusalsRead < maxRefusals)
 	}
 
 	for range goodbyes {
 		t.detector.Leave(boottime())
 		t.send()
+		for _, l := range t.links {
+			l.detector.Leave(boottime())
+			t.sendFrames(l)
+		}
 		t.sockets.wait(goodbyeInterval, false, false, false)
 	}
 }
@@ -130,7 +145,7 @@ func (t *beatThread) step() {
 	at := boottime()
 	if at >= t.intervalBegan+t.Interval {
 		t.intervalBegan = at
-		t.read, t.refusalsRead = 0, 0
+		t.read, t.framesRead, t.refusalsRead = 0, 0, 0
 	}
 
 	beat := t.detector.Tick(at)
@@ -142,13 +157,16 @@ func (t *beatThread) step() {
 		t.shared.latest.Store(int64(t.detector.Lateness()))
 		t.shared.hearsSome.Store(t.detector.HearsSome())
 	}
+	t.stepLinks(at, beat)
 	t.countStats()
 
 	// Changes by time alone are looked for with each second heartbeat: with 1,000 nodes that takes longer than all
 	// else.
 	isLook := beat && t.beats%2 == 1
-	if isLook || t.detector.Version() != t.published {
-		t.published = t.detector.Version()
+	version := t.detector.Version()
+	hasNewLinks := !slices.EqualFunc(t.linkViews, t.view.Links, detect.LinkView.Equal)
+	if isLook || hasNewLinks || version != t.published {
+		t.published = version
 		t.publish(at)
 	}
 }
@@ -173,6 +191,9 @@ func (t *beatThread) accountCPU() {
 	if realtime != t.realtime {
 		t.realtime = realtime
 		t.detector.SetRealtime(realtime)
+		for _, l := range t.links {
+			l.detector.SetRealtime(realtime)
+		}
 	}
 }
 
@@ -190,11 +211,13 @@ func (t *beatThread) carryOutOrders() {
 
 func (t *beatThread) carryOut(o order) {
 	if o.Keys != nil {
-		t.seals = rt.NewSeals(o.Keys, sealKind)
-		t.sockets.setFilter(t.seals)
+		t.setKeys(o.Keys)
 	}
 	if o.Peers != nil {
 		t.setPeers(o.Peers)
+	}
+	if o.Links != nil {
+		t.setLinks(o.Links, o.opened)
 	}
 	if o.Answer != nil {
 		t.detector.ReceiveAnswer(boottime(), o.Answer.Question, o.Answer.Answer)
@@ -202,20 +225,37 @@ func (t *beatThread) carryOut(o order) {
 	t.stopped = t.stopped || o.Leave
 }
 
+func (t *beatThread) setKeys(keys [][]byte) {
+	t.seals = rt.NewSeals(keys, sealKind)
+	t.sockets.setFilter(t.seals)
+	t.frameSeals = rt.NewSeals(keys, frameSealKind)
+	for _, l := range t.links {
+		setFrameFilter(l.fd, t.frameSeals)
+	}
+}
+
 func (t *beatThread) setPeers(peers []Peer) {
 	listed := make([]detect.Peer, 0, len(peers))
 	t.byAddr = make(map[netip.Addr]detect.NodeID, len(peers))
 	t.addrs = make(map[detect.NodeID][]byte, len(peers))
+	t.names = make(map[detect.NodeID]string, len(peers))
 	for _, p := range peers {
 		listed = append(listed, detect.Peer{Name: p.Name, Gossip: p.Gossip})
-		if p.Name == t.NodeName || p.Address.Is6() != t.sockets.is6 {
-			continue // this node itself, or a node of the other family, which only gossip reaches
+		if p.Name == t.NodeName {
+			continue
 		}
 		id := detect.NodeIDOf(p.Name)
+		t.names[id] = p.Name
+		if p.Address.Is6() != t.sockets.is6 {
+			continue // a node of the other family, which only gossip and frames reach
+		}
 		t.byAddr[p.Address] = id
 		t.addrs[id] = rawAddress(netip.AddrPortFrom(p.Address, t.Port))
 	}
 	t.detector.SetPeers(boottime(), listed)
+	for _, l := range t.links {
+		t.setLinkPeers(boottime(), l)
+	}
 	t.readLimit = 500 + 5*len(peers)
 }
 
@@ -260,7 +300,8 @@ func (t *beatThread) readRoutine() {
 // receiveRoutine takes the routine heartbeats that came until a time by the wall clock. Each counts as of its
 // arrival, but not before a heartbeat that was read earlier, because the wall clock may be set.
 func (t *beatThread) receiveRoutine(until time.Duration) {
-	at, wall := boottime(), rt.Clock(unix.CLOCK_REALTIME)
+	at := boottime()
+	wall := rt.Clock(unix.CLOCK_REALTIME)
 	for b := t.sockets.routine; ; t.readRoutine() {
 		for ; t.nextRoutine < t.routineCount; t.nextRoutine++ {
 			i := t.nextRoutine
@@ -288,15 +329,24 @@ func (t *beatThread) receiveRefusals() {
 		n := b.receive(maxRefusals-t.refusalsRead, unix.MSG_ERRQUEUE)
 		for i := range n {
 			from, packet, ok := b.refusal(i)
-			id, known := t.byAddr[from]
-			if ok && known && t.isOwnPacket(packet) {
-				t.receiver.ReceiveRefusal(boottime(), id)
+			id, isKnown := t.byAddr[from]
+			isRefusal := ok && isKnown
+			if isRefusal && t.isOwnPacket(packet) {
+				t.receiveRefusal(boottime(), id)
 			}
 		}
 		t.refusalsRead += n
 		if n < maxBatch {
 			return
 		}
+	}
+}
+
+// receiveRefusal takes a refusal, which shows on every link that the node is up without a speaker.
+func (t *beatThread) receiveRefusal(at time.Duration, from detect.NodeID) {
+	t.receiver.ReceiveRefusal(at, from)
+	for _, l := range t.links {
+		l.detector.ReceiveRefusal(at, from)
 	}
 }
 
@@ -359,6 +409,7 @@ func (t *beatThread) send() {
 // publish publishes a View if it changed.
 func (t *beatThread) publish(at time.Duration) {
 	view := t.detector.View(at)
+	view.Links = t.linkViews
 	if view.Equal(t.view) {
 		return
 	}
