@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 )
@@ -38,6 +40,39 @@ func localMember(links []lb.Interface, refused []lb.Refusal, silent map[string]b
 		}
 	}
 	return m
+}
+
+// maxFrameLinks bounds the links on which this node sends frames, and so what they cost.
+const maxFrameLinks = 64
+
+// frameLinks returns the links on which this node sends heartbeats by frames: all on which it can announce, except the
+// link with its address of the membership. The first is judged fastest, a link that announces addresses whose
+// L2Advertisement names no links.
+func frameLinks(in inputs, address netip.Addr) (out []heartbeat.Link) {
+	if len(in.state.L2Advertisements) == 0 {
+		return nil
+	}
+
+	var links []lb.Interface
+	for _, l := range in.links {
+		carriesSubnet := slices.ContainsFunc(l.Prefixes, isSubnet)
+		hasAddress := slices.Contains(link.Addresses([]lb.Interface{l}), address)
+		if l.CanAnnounce() && !hasAddress && (l.Usable() || carriesSubnet) {
+			links = append(links, l)
+		}
+	}
+	order := func(l lb.Interface) string {
+		if l.Usable() {
+			return "1" + l.Name
+		}
+		return "2" + l.Name
+	}
+	slices.SortFunc(links, func(a, b lb.Interface) int { return cmp.Compare(order(a), order(b)) })
+	for i, l := range links[:min(len(links), maxFrameLinks)] {
+		out = append(out, heartbeat.Link{Name: l.Name, Index: l.Index, MAC: l.MAC, Fast: i == 0})
+	}
+
+	return out
 }
 
 // isSubnet reports whether a prefix has more than one address.

@@ -133,6 +133,7 @@ var nodeReasons = []lb.Reason{
 	lb.NetworkUnavailable,
 	lb.EgressUnavailable,
 	lb.LinkSilent,
+	lb.LinkDivided,
 	lb.HeartbeatsBlocked,
 	lb.EchoBlocked,
 	lb.CutOff,

@@ -218,6 +218,7 @@ func (w *syncer) participate(
 	in inputs,
 ) (detect.NodeSets, map[string]lb.Member) {
 	m.SetSpeakers(in.speakers)
+	m.SetLinks(frameLinks(in, m.Address()))
 	view := m.View()
 	if !m.Joined() {
 		return detect.NodeSets{}, nil

@@ -161,6 +161,8 @@ const (
 	// LinkSilent: the node hears no other machine on a link that is up, though it did before, or the link has just
 	// returned.
 	LinkSilent Reason = "LinkSilent"
+	// LinkDivided: two groups of nodes on a link each hear their own and not the other.
+	LinkDivided Reason = "LinkDivided"
 	// HeartbeatsBlocked: of heartbeats and gossip of other speakers only one arrives.
 	HeartbeatsBlocked Reason = "HeartbeatsBlocked"
 	// EchoBlocked: other speakers' heartbeats arrive, but not their answers in frames of Holdfast's own EtherType.

@@ -11,7 +11,7 @@
 //	silence := m.Silence(repeats)  // write it to the API server
 //
 // The detector's own rules are in internal/detect. This package has the rest of the rules of docs/design.md: questions
-// on the wire (2 and 5), links without heartbeats (9: links.go asks, linkwatch.go decides), and rule 10, of which that
+// on the wire (2 and 5), links (9: links.go reads frames and asks, linkwatch.go decides), and rule 10, of which that
 // page leaves out:
 //
 //   - Speakers write to the API server at once which nodes they miss, so that no node announces what cannot be served,

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
@@ -29,10 +30,11 @@ const (
 	maxNeighboursAsked = 2 * maxNeighbours
 )
 
-// linkWatcher watches the links that heartbeats do not use. If a port is dead with its carrier up, its own node
-// notices: no machine answers there any more, neither speakers nor foreign machines. It reports that to the other
-// nodes, and so does the node of a link that lost its carrier, until machines have answered for a while. If no node on
-// a link hears another, all report the same, and nothing moves.
+// linkWatcher watches the links beside the network between the nodes' addresses. If a port is dead with its carrier up,
+// its own node notices: it hears no speaker's frames there, and no machine answers, neither speakers nor foreign
+// machines. Without frames, as between older speakers, only the answers count. The node reports that to the other
+// nodes, and so does the node of a link that lost its carrier, until machines are heard for a while. If no node on a
+// link hears another, all report the same, and nothing moves.
 type linkWatcher struct {
 	config Config
 	clock  func() time.Time
@@ -45,6 +47,8 @@ type linkWatcher struct {
 	mu sync.Mutex
 	// hasStarted reports whether the links were read at least once.
 	hasStarted bool
+	// kicked ends the wait for the next round.
+	kicked chan struct{}
 	// watched has each link by name.
 	watched map[string]*watchedLink
 	// published is what the last round found.
@@ -60,6 +64,9 @@ type linkFindings struct {
 	// unanswered and returned are the links among them that are up, for users: no machine answers there, or machines
 	// answer again.
 	unanswered, returned []string
+	// divided are links with the nodes that are not heard there, although each side hears others. blocked are links
+	// that lose frames and nothing else.
+	divided, blocked []string
 }
 
 // newLinkWatcher returns a linkWatcher that Run starts.
@@ -68,6 +75,7 @@ func newLinkWatcher(c Config, lastKnown func() Known, clock func() time.Time) *l
 		config:    c,
 		clock:     clock,
 		lastKnown: lastKnown,
+		kicked:    make(chan struct{}, 1),
 		watched:   map[string]*watchedLink{},
 		published: linkFindings{silent: map[string]bool{}},
 	}
@@ -94,6 +102,13 @@ func (l *linkWatcher) findings() linkFindings {
 			continue
 		}
 
+		others := dividedFrom(own, known)
+		if w.isDivided(at, len(others) > 0) {
+			out.divided = append(out.divided, fmt.Sprintf("%s (%s)", own.Name, lb.SomeOf(others)))
+		}
+		if w.isBlocked(at) {
+			out.blocked = append(out.blocked, own.Name)
+		}
 		if !w.ranksBehind(at, func() bool { return l.isAlone(own, known) }) {
 			continue
 		}
@@ -150,6 +165,8 @@ func (l *linkWatcher) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-l.kicked:
+			roundsToSkip = 0
 		case <-tick.C:
 		}
 
@@ -216,20 +233,8 @@ func (l *linkWatcher) askForeign(ctx context.Context, present []lb.Interface, kn
 
 // askOn asks once on one link.
 func (l *linkWatcher) askOn(ctx context.Context, own lb.Interface, known Known) {
-	var machines linkMachines
-	if !hasAddress(own, known.Address) {
-		machines = l.neighbours(own, known.Members, known.View.Alive)
-	}
-
 	before := l.watchedLink(own.Name)
-	var result roundResult
-	if len(machines.all) > 0 {
-		result = roundResult{
-			machine:      l.ask(ctx, before, machines.all),
-			askedForeign: machines.hasForeign,
-			isAlone:      l.isAlone(own, known),
-		}
-	}
+	result, isShared := l.judge(ctx, own, known, before)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,10 +243,60 @@ func (l *linkWatcher) askOn(ctx context.Context, own lb.Interface, known Known) 
 	switch {
 	case w == nil || !w.isUp || w.carrier != before.carrier:
 		// The answers are older than its carrier.
-	case len(machines.all) > 0:
+	case isShared:
 		w.record(at, result)
 	case !w.isSettling(at):
 		w.reset() // no other node could take an address over
+	}
+}
+
+// judge finds out whether any machine is heard on a link. It reports false if no speaker shares the link. Where frames
+// fail machines are asked before the link is left to others: the fabric may drop frames alone.
+func (l *linkWatcher) judge(
+	ctx context.Context,
+	own lb.Interface,
+	known Known,
+	before watchedLink,
+) (r roundResult, isShared bool) {
+	if hasAddress(own, known.Address) {
+		return roundResult{}, false
+	}
+
+	frames := known.framesOn(own.Name)
+	others := l.countOthers(own, known)
+	r.isAlone = others == 0
+	r.isPair = others == 1 && len(frames.Peers) > 0
+	r.isSure = frames.State == detect.LinkFails
+	if frames.State == detect.LinkWorks {
+		r.machine = lb.Question{Link: own.Name}
+		return r, true
+	}
+
+	machines := l.neighbours(own, known.Members, known.View.Alive)
+	if len(machines.all) > 0 {
+		r.machine = l.ask(ctx, before, machines.all)
+		r.askedForeign = machines.hasForeign
+	}
+
+	return r, len(machines.all) > 0 || r.isSure
+}
+
+// framesOn returns what the frames on a link show.
+func (k Known) framesOn(link string) detect.LinkView {
+	for _, v := range k.View.Links {
+		if v.Link == link {
+			return v
+		}
+	}
+
+	return detect.LinkView{}
+}
+
+// kick has the next round begin at once.
+func (l *linkWatcher) kick() {
+	select {
+	case l.kicked <- struct{}{}:
+	default:
 	}
 }
 
@@ -260,21 +315,53 @@ func hasAddress(own lb.Interface, address netip.Addr) bool {
 	return slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == address })
 }
 
-// isAlone reports whether no other living node has a link to the same network that is not silent.
-func (l *linkWatcher) isAlone(own lb.Interface, known Known) bool {
+// countOthers returns how many other living nodes have a link to the same network that is not silent.
+func (l *linkWatcher) countOthers(own lb.Interface, known Known) (count int) {
+	frames := known.framesOn(own.Name)
 	for name, member := range known.Members {
 		if name == l.config.Node.Name || !known.View.Alive[name] {
 			continue
 		}
 
 		for _, theirs := range member.Links {
-			if theirs.MAC != own.MAC && !theirs.Silent && sharesNetwork(own, theirs) {
-				return false
+			isShared := sharesNetwork(own, theirs) || hasPeer(frames, name, theirs.MAC)
+			if theirs.MAC != own.MAC && !theirs.Silent && isShared {
+				count++
+				break
 			}
 		}
 	}
 
-	return true
+	return count
+}
+
+// isAlone reports whether no other living node has a link to the same network that is not silent.
+func (l *linkWatcher) isAlone(own lb.Interface, known Known) bool {
+	return l.countOthers(own, known) == 0
+}
+
+// hasPeer reports whether frames came from an interface of a node.
+func hasPeer(frames detect.LinkView, node string, mac lb.MAC) bool {
+	return slices.ContainsFunc(frames.Peers, func(p detect.LinkPeer) bool { return p.Name == node && p.MAC == mac })
+}
+
+// dividedFrom returns the nodes that this node does not hear on a link, where it hears others, although they are alive
+// and hear others too: they do not report that their link is silent.
+func dividedFrom(own lb.Interface, known Known) (nodes []string) {
+	frames := known.framesOn(own.Name)
+	if frames.State != detect.LinkWorks {
+		return nil
+	}
+
+	for _, p := range frames.Peers {
+		hearsOthers := func(theirs lb.Link) bool { return theirs.MAC == p.MAC && !theirs.Silent }
+		isAlive := known.View.Alive[p.Name] && !known.View.SpeakerDown[p.Name]
+		if p.Status == detect.Dead && isAlive && slices.ContainsFunc(known.Members[p.Name].Links, hearsOthers) {
+			nodes = append(nodes, p.Name)
+		}
+	}
+
+	return nodes
 }
 
 // linkMachines are the machines to ask on a link. hasForeign reports whether foreign machines are among them.
@@ -318,7 +405,7 @@ func (l *linkWatcher) neighbours(
 // ask asks the usual machine, and if it does not answer, up to maxNeighboursAsked neighbours. It returns the machine
 // that answered, zero for none.
 func (l *linkWatcher) ask(ctx context.Context, w watchedLink, neighbours []lb.Question) lb.Question {
-	if w.everAnswered() {
+	if w.usualMachine.MAC != (lb.MAC{}) { // not by frames
 		usual := []lb.Question{w.usualMachine}
 		if l.config.Asker.Ask(ctx, usual, singleAnswerTime)[0] > 0 || l.firstAnswer(ctx, usual) == w.usualMachine {
 			return w.usualMachine
@@ -356,6 +443,12 @@ func (l *linkWatcher) publish() {
 		return
 	}
 
-	l.config.Log.Info("links that are left to other nodes", "unanswered", found.unanswered, "returned", found.returned)
+	l.config.Log.Info(
+		"links that are left to other nodes, divided, or without frames",
+		"unanswered", found.unanswered,
+		"returned", found.returned,
+		"divided", found.divided,
+		"blocked", found.blocked,
+	)
 	l.config.Changed()
 }

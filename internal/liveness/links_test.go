@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
@@ -20,6 +21,8 @@ type secondNetwork struct {
 	time    time.Time
 	present []lb.Interface
 	members map[string]lb.Member
+	// frames are what frames show on eth1.
+	frames  detect.LinkView
 	changes int
 }
 
@@ -35,7 +38,9 @@ func newSecondNetwork(t *testing.T, up bool) *secondNetwork {
 		Links: func() []lb.Interface { return slices.Clone(n.present) },
 	}
 	n.linkWatcher = newLinkWatcher(config, func() Known {
-		return known(n.members, living(n.members), netip.MustParseAddr("192.0.2.1"))()
+		k := known(n.members, living(n.members), netip.MustParseAddr("192.0.2.1"))()
+		k.View.Links = []detect.LinkView{n.frames}
+		return k
 	}, func() time.Time { return n.time })
 	return n
 }

@@ -46,6 +46,11 @@ type watchedLink struct {
 	// losses counts how often the link became silent within linkForgiveTime, and lostAt is when it last did.
 	losses int
 	lostAt time.Time
+	// lacksFrames reports whether machines answered in the last round although frames failed.
+	lacksFrames bool
+	// blockedSince is since when that is so, and dividedSince since when other nodes there hear each other and not this
+	// one; zero for not.
+	blockedSince, dividedSince time.Time
 }
 
 // carrier tells one time with a carrier from the next.
@@ -78,6 +83,7 @@ func (w *watchedLink) observe(at time.Time, own lb.Interface) {
 	w.carrier = present
 	w.isUp = isUp
 	w.hasAnswered = false
+	w.lacksFrames = false
 	w.streak = 0
 	w.lose(at)
 }
@@ -90,15 +96,22 @@ type roundResult struct {
 	askedForeign bool
 	// isAlone reports whether no other living node has a link there that is not silent.
 	isAlone bool
+	// isPair reports whether it has one other node, and both send frames.
+	isPair bool
+	// isSure reports whether frames show the same as no answer.
+	isSure bool
 }
 
 // record records the result of a round. If this node is alone, there is no node to leave addresses to: one answer is
 // enough.
 func (w *watchedLink) record(at time.Time, r roundResult) {
 	hasAnswered := r.machine != lb.Question{}
+	w.lacksFrames = hasAnswered && r.isSure
 	wasWorking := w.hasAnswered && !w.isSilent
-	if !hasAnswered && r.isAlone && !r.askedForeign && wasWorking {
-		return // all machines that were asked are nodes whose links failed first, which shows nothing about this one
+	if !hasAnswered && (r.isAlone || r.isPair) && !r.askedForeign && wasWorking {
+		// All machines that were asked are nodes whose links failed first, or a single node that may be faulty as well as
+		// this one. Their silence shows nothing about this node.
+		return
 	}
 
 	if hasAnswered != w.hasAnswered {
@@ -109,7 +122,7 @@ func (w *watchedLink) record(at time.Time, r roundResult) {
 
 	w.streak++
 	if !hasAnswered {
-		w.recordMiss(at)
+		w.recordMiss(at, r)
 		return
 	}
 
@@ -125,8 +138,8 @@ func (w *watchedLink) record(at time.Time, r roundResult) {
 }
 
 // recordMiss records a round without an answer.
-func (w *watchedLink) recordMiss(at time.Time) {
-	if w.streak == minLinkMisses {
+func (w *watchedLink) recordMiss(at time.Time, r roundResult) {
+	if w.streak == minLinkMisses || r.isSure && !w.isSilent {
 		w.lose(at)
 	}
 
@@ -158,6 +171,7 @@ func (w *watchedLink) lose(at time.Time) {
 func (w *watchedLink) reset() {
 	w.usualMachine = lb.Question{}
 	w.hasAnswered = false
+	w.lacksFrames = false
 	w.streak = 0
 	w.isSilent = false
 	w.answeringSince = time.Time{}
@@ -181,6 +195,27 @@ func (w *watchedLink) ranksBehind(at time.Time, isAlone func() bool) bool {
 		return false
 	}
 	return w.everAnswered() || w.isNew(at) && !isAlone()
+}
+
+// isBlocked reports whether frames have been lost there for linkHoldTime although machines answer.
+func (w *watchedLink) isBlocked(at time.Time) bool { return lasts(&w.blockedSince, at, w.lacksFrames) }
+
+// isDivided reports whether the link has been divided for linkHoldTime.
+func (w *watchedLink) isDivided(at time.Time, divided bool) bool {
+	return lasts(&w.dividedSince, at, divided)
+}
+
+// lasts reports whether something has been the case for linkHoldTime. It keeps since when.
+func lasts(since *time.Time, at time.Time, present bool) bool {
+	if !present {
+		*since = time.Time{}
+		return false
+	}
+	if since.IsZero() {
+		*since = at
+	}
+
+	return at.Sub(*since) >= linkHoldTime
 }
 
 // holdTime returns how long the link must work until it is no longer silent.

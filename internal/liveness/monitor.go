@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -95,7 +96,11 @@ func newMonitor(c Config, clock func() time.Time) *Monitor {
 
 // Set replaces what is known of the speakers.
 func (m *Monitor) Set(k Known) {
+	before := m.lastKnown().View.Links
 	m.prober.set(time.Now(), k)
+	if !slices.EqualFunc(before, k.View.Links, detect.LinkView.Equal) {
+		m.links.kick()
+	}
 	m.config.SilenceChanged()
 }
 

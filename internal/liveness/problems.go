@@ -34,6 +34,11 @@ func networkProblems(c Config, members []detect.Member, withoutEcho []string, li
 			c.Node.Name, lb.SomeOf(withoutEcho))
 	}
 
+	if len(links.blocked) > 0 {
+		add(lb.EchoBlocked, "node %s gets no frames of EtherType 0x88B5 on %s any more, though machines answer ARP or "+
+			"Neighbor Discovery there: these judge the link", c.Node.Name, lb.SomeOf(links.blocked))
+	}
+
 	if len(links.unanswered) > 0 {
 		add(lb.LinkSilent, "node %s receives no answers on %s although the link is up; other nodes announce there",
 			c.Node.Name, lb.SomeOf(links.unanswered))
@@ -42,6 +47,12 @@ func networkProblems(c Config, members []detect.Member, withoutEcho []string, li
 	if len(links.returned) > 0 {
 		add(lb.LinkSilent, "node %s leaves links that returned to other nodes until machines have answered there for the "+
 			"time in brackets: %s", c.Node.Name, lb.SomeOf(links.returned))
+	}
+
+	if len(links.divided) > 0 {
+		add(lb.LinkDivided, "node %s hears some nodes on a link, and does not hear those in brackets, which hear others "+
+			"there: the link is divided, and an address has one owner for both sides: %s",
+			c.Node.Name, lb.SomeOf(links.divided))
 	}
 
 	return out

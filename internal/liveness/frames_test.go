@@ -1,0 +1,207 @@
+package liveness
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/detect"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/nstest"
+)
+
+// hear sets what frames show on eth1: this node's end, and what it knows of w2 there.
+func (n *secondNetwork) hear(state detect.LinkState, w2 detect.Status) {
+	n.frames = detect.LinkView{
+		Link: "eth1", State: state, Peers: []detect.LinkPeer{{Name: "w2", MAC: mac(12), Status: w2}},
+	}
+}
+
+// addThird adds a third node on the second network, whose machine does not answer.
+func (n *secondNetwork) addThird() {
+	third := n.members["w2"].Links[1]
+	third.MAC, third.Addresses = mac(14), []netip.Addr{netip.MustParseAddr("198.51.100.4")}
+	n.members["w4"] = lb.Member{Links: []lb.Link{third}}
+}
+
+// While frames are heard no machine is asked. When they stop, one round without an answer is enough.
+func TestFramesStop(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.addThird()
+	n.hear(detect.LinkWorks, detect.Alive)
+	n.forward(false)
+	n.pass(time.Minute)
+	n.want("frames are heard", true)
+	if len(n.lan.asked) > 0 {
+		t.Errorf("machines are asked: %v", n.lan.asked)
+	}
+
+	n.hear(detect.LinkFails, detect.Alive)
+	n.pass(linkInterval)
+	n.want("neither frames nor answers", false)
+	n.hear(detect.LinkWorks, detect.Alive)
+	n.wantHeld("frames are heard again", linkHoldTime)
+}
+
+// A fabric that drops frames and nothing else is no fault of this node's link, and is reported.
+func TestFramesAreDropped(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.hear(detect.LinkWorks, detect.Alive)
+	n.pass(time.Minute)
+	n.hear(detect.LinkFails, detect.Alive)
+	n.pass(linkHoldTime - linkInterval)
+	n.wantProblem("for a moment", lb.EchoBlocked, false)
+	n.pass(time.Minute)
+	n.want("machines answer", true)
+	n.wantProblem("for long", lb.EchoBlocked, true)
+	n.hear(detect.LinkWorks, detect.Alive)
+	n.pass(linkInterval)
+	n.wantProblem("frames are back", lb.EchoBlocked, false)
+}
+
+// wantProblem expects that a problem is reported, or not.
+func (n *secondNetwork) wantProblem(what string, reason lb.Reason, want bool) {
+	n.t.Helper()
+	problems := networkProblems(n.config, nil, nil, n.findings())
+	isReported := slices.ContainsFunc(problems, func(p lb.Problem) bool { return p.Reason == reason })
+	if isReported != want {
+		n.t.Errorf("%s: %s is reported %t, want %t: %v", what, reason, isReported, want, problems)
+	}
+}
+
+// Where nothing shows which side fell silent, machines decide as they do without frames.
+func TestFramesShowNothing(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.addThird()
+	n.hear(detect.LinkWorks, detect.Alive)
+	n.pass(time.Minute)
+	n.forward(false)
+	n.hear(detect.LinkUnknown, detect.Alive)
+	n.pass(linkInterval)
+	n.want("after one round", true)
+	n.pass(linkInterval)
+	n.want("after two rounds", false)
+}
+
+// Of two nodes on a link neither shows which side fell silent. A foreign machine that was there does.
+func TestFramesOfTwo(t *testing.T) {
+	for _, state := range []detect.LinkState{detect.LinkUnknown, detect.LinkFails} {
+		n := newSecondNetwork(t, true)
+		n.hear(detect.LinkWorks, detect.Alive)
+		n.pass(time.Minute)
+		n.forward(false)
+		n.hear(state, detect.Alive)
+		n.pass(time.Minute)
+		n.want("nothing shows which side it is", true)
+		n.lan.foreign = []lb.Question{{Link: "eth1", MAC: mac(99), Address: netip.MustParseAddr("198.51.100.254")}}
+		n.lan.answers[mac(99)] = 3
+		n.pass(time.Minute)
+		n.want("a foreign machine answers", true)
+		n.lan.answers[mac(99)] = 0
+		n.pass(time.Second)
+		n.want("it does not answer any more", false)
+	}
+}
+
+// Frames judge a link on which nodes have no addresses, and which has another name on each: no machine can be asked
+// there.
+func TestFramesWithoutAddresses(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	n.eth1().Prefixes = nil
+	n.members["w2"].Links[1].Prefixes, n.members["w2"].Links[1].Addresses = nil, nil
+	n.addThird()
+	n.members["w4"].Links[0].Name, n.members["w4"].Links[0].Addresses = "eth1", nil
+	n.pass(time.Minute)
+	n.forward(false)
+	n.pass(time.Minute)
+	n.want("no frame ever came", true)
+
+	n.hear(detect.LinkWorks, detect.Alive)
+	n.pass(time.Minute)
+	n.hear(detect.LinkFails, detect.Alive)
+	n.pass(linkInterval)
+	n.want("frames stop", false)
+	n.hear(detect.LinkWorks, detect.Alive)
+	n.pass(5 * time.Second)
+	n.want("the other nodes' links work", false)
+	n.members["w4"].Links[0].Silent = true
+	n.pass(linkInterval)
+	n.want("the link works of a node that only frames show there", false)
+	n.members["w2"].Links[1].Silent = true
+	n.pass(linkInterval)
+	n.want("the others leave the link too", true)
+}
+
+// Two groups that hear their own and not each other are reported after a while, unless one of them leaves the link.
+func TestLinkDivided(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	divided := func(what string, want bool) {
+		t.Helper()
+		n.askRound(t.Context())
+		n.wantProblem(what, lb.LinkDivided, want)
+	}
+
+	n.hear(detect.LinkWorks, detect.Alive)
+	n.pass(time.Minute)
+	divided("all hear each other", false)
+	n.hear(detect.LinkWorks, detect.Dead)
+	n.pass(linkHoldTime - linkInterval)
+	divided("for a moment", false)
+	n.pass(2 * linkInterval)
+	divided("for long", true)
+	n.setOthers(true)
+	divided("the other node leaves the link", false)
+	n.setOthers(false)
+	n.hear(detect.LinkWorks, detect.Alive)
+	divided("healed", false)
+}
+
+// What frames show is looked at when it changes, not with the next round.
+func TestFramesKick(t *testing.T) {
+	n := newSecondNetwork(t, true)
+	asked := make(chan bool, 1)
+	m := newMonitor(Config{
+		Log: quiet, Node: node("w1"), Links: func() []lb.Interface { return n.present }, Changed: func() {},
+		SilenceChanged: func() {}, KickProbe: func() {}, Asker: askerFunc(func() {
+			select {
+			case asked <- true:
+			default:
+			}
+		}),
+	}, time.Now)
+	m.links.isIdle.Store(true)
+	k := known(n.members, living(n.members), netip.MustParseAddr("192.0.2.1"))()
+	k.View.Links = []detect.LinkView{{Link: "eth1", State: detect.LinkWorks}}
+	m.Set(k)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error)
+	go func() { ended <- m.links.Run(ctx) }()
+
+	nstest.Until(t, 10*time.Second, "a round that hears frames", func() bool {
+		return m.links.watchedLink("eth1").hasAnswered
+	})
+	k.View.Links = []detect.LinkView{{Link: "eth1", State: detect.LinkFails}}
+	m.Set(k)
+	select {
+	case <-asked:
+	case <-time.After(idleRounds * linkInterval / 2):
+		t.Error("no machine is asked, though no frame comes any more")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// askerFunc is an Asker without answers, which tells that it was asked.
+type askerFunc func()
+
+func (f askerFunc) Ask(_ context.Context, questions []lb.Question, _ time.Duration) []int {
+	f()
+	return make([]int, len(questions))
+}
+
+func (askerFunc) Foreign(string, int) []lb.Question { return nil }
