@@ -2,8 +2,10 @@ package layer2
 
 import (
 	"encoding/binary"
+	"math"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -16,13 +18,16 @@ import (
 // Neighbor Discovery for a machine that is dead: EVPN's ARP suppression (RFC 7432 section 10), access points. The
 // answer shows that the speaker runs, may act, and would answer others for the address on this link at this moment.
 // An echo about the unspecified address shows only that echoes get through, and an echo about lb.Hearing that the
-// speaker hears another machine on its link of the heartbeats.
+// speaker hears another machine on its link of the heartbeats. The answer to a contest shows that the speaker owns the
+// address, and has precedence over the asker.
 const (
 	etherTypeEcho = unix.ETH_P_802_EX1 // Local Experimental EtherType 1 (IEEE 802)
 
 	echoVersion  = 1
 	echoQuestion = 1
 	echoAnswer   = 2
+	// contestBit in a kind makes the echo a contest. Older speakers drop that.
+	contestBit = 4
 )
 
 // Offsets in a frame. The tag authenticates all octets before it, both MACs too, so a forwarded echo is not accepted.
@@ -34,6 +39,19 @@ const (
 	offAddress = offNonce + 8
 	offTag     = offAddress + 16
 	echoLen    = offTag + rt.TagLen
+
+	// The question of a contest has flags and the age in milliseconds before its tag.
+	offContestFlags    = offTag
+	offAPIAge          = offContestFlags + 1
+	offContestTag      = offAPIAge + 4
+	contestQuestionLen = offContestTag + rt.TagLen
+)
+
+// Flags of the question of a contest.
+const (
+	flagHeldDown = 1 << iota
+	// flagAnswers: the asker still answers for the address.
+	flagAnswers
 )
 
 // echoCodec makes and reads echoes. It is safe for concurrent use.
@@ -52,7 +70,12 @@ func (e *echoCodec) protocol() protocol {
 		filter:    func(addressCover) []bpf.Instruction { return echoesOf(echoQuestion) },
 		parse:     e.parse,
 		answer: func(l *lb.Interface, _ lb.MAC, m message) []byte {
-			return e.encode(l, m.mac, echoAnswer, m.nonce, m.target)
+			kind := byte(echoAnswer)
+			if m.isContest {
+				kind |= contestBit
+			}
+
+			return e.encode(l, m.mac, kind, m.nonce, m.target)
 		},
 		question: func(l *lb.Interface, to lb.MAC, addr netip.Addr) []byte {
 			return e.encode(l, to, echoQuestion, rt.Random(), addr)
@@ -61,9 +84,14 @@ func (e *echoCodec) protocol() protocol {
 	}
 }
 
-// echoesOf passes echoes of one kind to this machine only.
+// echoesOf passes echoes of one kind to this machine only, contests too.
 func echoesOf(kind uint32) []bpf.Instruction {
-	return toUs(append(requireField(offVersion, 2, echoVersion<<8|kind), passUnicast()...)...)
+	return toUs(append([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: offVersion, Size: 2},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0xffff &^ contestBit},
+		skipIf(bpf.JumpEqual, echoVersion<<8|kind, 1),
+		bpf.RetConstant{Val: 0},
+	}, passUnicast()...)...)
 }
 
 // setKeys replaces the keys.
@@ -73,8 +101,32 @@ func (e *echoCodec) setKeys(keys [][]byte) {
 	e.seals = rt.NewSeals(keys, "echo")
 }
 
-// encode makes an echo with the first key. It returns nil without a key.
-func (e *echoCodec) encode(l *lb.Interface, to lb.MAC, kind byte, nonce uint64, addr netip.Addr) []byte {
+// contest makes the question of a contest from a node with this precedence. answers reports whether that node answers
+// for the address.
+func (e *echoCodec) contest(l *lb.Interface, to lb.MAC, addr netip.Addr, own lb.Precedence, answers bool) []byte {
+	flags := byte(0)
+	if own.HeldDown {
+		flags |= flagHeldDown
+	}
+
+	if answers {
+		flags |= flagAnswers
+	}
+
+	age := uint32(min(own.APIAge.Milliseconds(), math.MaxUint32))
+	detail := binary.BigEndian.AppendUint32([]byte{flags}, age)
+	return e.encode(l, to, echoQuestion|contestBit, rt.Random(), addr, detail...)
+}
+
+// encode makes an echo with the first key. It returns nil without a key. The question of a contest has a detail.
+func (e *echoCodec) encode(
+	l *lb.Interface,
+	to lb.MAC,
+	kind byte,
+	nonce uint64,
+	addr netip.Addr,
+	detail ...byte,
+) []byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.seals) == 0 {
@@ -88,6 +140,7 @@ func (e *echoCodec) encode(l *lb.Interface, to lb.MAC, kind byte, nonce uint64, 
 	frame = append(frame, echoVersion, kind)
 	frame = binary.BigEndian.AppendUint64(frame, nonce)
 	frame = append(frame, address[:]...)
+	frame = append(frame, detail...)
 
 	return seal.Close(frame)
 }
@@ -100,20 +153,21 @@ func nonceOf(frame []byte) uint64 {
 // parse reads an echo. A frame without the prefix of one of our keys costs only a comparison.
 func (e *echoCodec) parse(frame []byte, own lb.MAC) (message, frameResult) {
 	_, result := header(frame, etherTypeEcho, own)
+	length := lengthOf(frame)
 	switch {
 	case result != answered:
 		return message{}, result
 	case lb.MAC(frame[offDestination:offSource]) != own:
 		return message{}, notToUs
-	case len(frame) < echoLen:
+	case len(frame) < length:
 		return message{}, badLength
 	case frame[offVersion] != echoVersion:
 		return message{}, badFormat
-	case frame[offKind] != echoQuestion && frame[offKind] != echoAnswer:
+	case kindOf(frame) != echoQuestion && kindOf(frame) != echoAnswer:
 		return message{}, badFormat
 	case nonceOf(frame) == 0:
 		return message{}, badFormat
-	case !e.isAuthentic(frame[:echoLen]):
+	case !e.isAuthentic(frame[:length]):
 		return message{}, badKey
 	}
 
@@ -121,10 +175,15 @@ func (e *echoCodec) parse(frame []byte, own lb.MAC) (message, frameResult) {
 		mac:       lb.MAC(frame[offSource:offEtherType]),
 		nonce:     nonceOf(frame),
 		isUnicast: true,
+		isContest: frame[offKind]&contestBit != 0,
 	}
 	addr := netip.AddrFrom16([16]byte(frame[offAddress:offTag])).Unmap()
-	if frame[offKind] == echoQuestion {
+	if kindOf(frame) == echoQuestion {
 		m.target = addr
+		if m.isContest {
+			m.readContest(frame)
+		}
+
 		return m, answered
 	}
 
@@ -132,6 +191,30 @@ func (e *echoCodec) parse(frame []byte, own lb.MAC) (message, frameResult) {
 	m.isReply = true
 
 	return m, answered
+}
+
+// kindOf returns the kind of an echo, whether it is a contest or not.
+func kindOf(frame []byte) byte {
+	return frame[offKind] &^ contestBit
+}
+
+// lengthOf returns the length of a frame if it is an echo.
+func lengthOf(frame []byte) int {
+	if len(frame) > offKind && frame[offKind] == echoQuestion|contestBit {
+		return contestQuestionLen
+	}
+	return echoLen
+}
+
+// readContest reads what only the question of a contest has.
+func (m *message) readContest(frame []byte) {
+	flags := frame[offContestFlags]
+	age := binary.BigEndian.Uint32(frame[offAPIAge:])
+	m.askerAnswers = flags&flagAnswers != 0
+	m.precedence = lb.Precedence{
+		HeldDown: flags&flagHeldDown != 0,
+		APIAge:   time.Duration(age) * time.Millisecond,
+	}
 }
 
 // answersAbout reports whether this node answers an echo about an address that it does not announce.

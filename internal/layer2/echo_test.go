@@ -71,6 +71,9 @@ func TestEchoFilter(t *testing.T) {
 		{"another version",
 			slices.Concat(echoed(1, echoQuestion, 7, v4)[:offVersion], []byte{9, echoQuestion}, make([]byte, 40)), false, false},
 		{"to all", slices.Concat(allNodes.mac[:], echoed(1, echoQuestion, 7, v4)[offSource:]), false, false},
+		{"question of a contest", contested(1, heldDown, true, v4), true, false},
+		{"answer of a contest", echoed(1, echoAnswer|contestBit, 7, v6), false, true},
+		{"another kind", echoed(1, 3, 7, v4), false, false},
 		{"short", echoed(1, echoQuestion, 7, v4)[:offVersion], false, false},
 	} {
 		if got := runs(t, proto.filter(nil), tt.frame); got != tt.question {
@@ -170,22 +173,24 @@ func TestWhatCountsAsEcho(t *testing.T) {
 	}
 	nonce := nonceOf(asks)
 	for _, tt := range []struct {
-		name  string
-		frame []byte
-		count bool
+		name           string
+		frame          []byte
+		contest, count bool
 	}{
-		{"its answer", echoed(1, echoAnswer, nonce, v4), true},
-		{"an answer to another question", echoed(1, echoAnswer, nonce+1, v4), false},
-		{"about another address", echoed(1, echoAnswer, nonce, foreign4), false},
-		{"a question", echoed(1, echoQuestion, nonce, v4), false},
-		{"with another key", echoed(2, echoAnswer, nonce, v4), false},
-		{"by ARP", replyTo(ourMAC, askerMAC, askerMAC, v4), false},
+		{"its answer", echoed(1, echoAnswer, nonce, v4), false, true},
+		{"an answer to another question", echoed(1, echoAnswer, nonce+1, v4), false, false},
+		{"about another address", echoed(1, echoAnswer, nonce, foreign4), false, false},
+		{"a question", echoed(1, echoQuestion, nonce, v4), false, false},
+		{"with another key", echoed(2, echoAnswer, nonce, v4), false, false},
+		{"by ARP", replyTo(ourMAC, askerMAC, askerMAC, v4), false, false},
+		{"of a contest to a contest", echoed(1, echoAnswer|contestBit, nonce, v4), true, true},
+		{"of a contest", echoed(1, echoAnswer|contestBit, nonce, v4), false, false},
+		{"to a contest", echoed(1, echoAnswer, nonce, v4), true, false},
 	} {
 		a := &openQuestion{frame: asks}
-		in := &inquiry{
-			r: r, speakers: speakers,
-			questions: map[lb.Question]*openQuestion{{Link: "eth0", MAC: askerMAC, Address: v4, Echo: true}: a},
-		}
+		in := &inquiry{r: r, speakers: speakers, questions: map[lb.Question]*openQuestion{
+			{Link: "eth0", MAC: askerMAC, Address: v4, Echo: true, Contest: tt.contest}: a,
+		}}
 		for _, p := range []protocol{proto, arpProtocol()} {
 			in.countAnswer(&tap{socket: socket{link: eth0, proto: p}}, tt.frame)
 		}

@@ -23,6 +23,8 @@ type portKeeper struct {
 	limits map[string]*rateLimit
 	// applied is the table that schedules and groups reflect, nil after a change of ports.
 	applied *addressTable
+	// checksEarly reports whether this node might have to yield when the table was applied: see contestWait.
+	checksEarly bool
 	// withoutLink are the addresses that no link answers for.
 	withoutLink map[netip.Addr]bool
 	filters     filters
@@ -264,6 +266,7 @@ func (k *portKeeper) failFilter(p *linkPort, err error) {
 // addresses that changed.
 func (k *portKeeper) updateSchedules(t *addressTable) {
 	before := k.applied
+	k.checksEarly = k.r.mayYield()
 	hasNewPorts := before == nil
 	if hasNewPorts {
 		before = &addressTable{}
@@ -354,7 +357,10 @@ func (k *portKeeper) reschedule(t *addressTable, addr netip.Addr, at time.Time) 
 
 		hasLink = true
 		j := job{phase: e.phaseOn(l.Name), status: e.status}
-		p.schedule.setJob(addr, j, at)
+		hasStarted := p.schedule.setJob(addr, j, at)
+		if hasStarted && k.checksEarly {
+			p.schedule.checkDuplicate(addr, at.Add(contestWait))
+		}
 	}
 
 	delete(k.withoutLink, addr)

@@ -53,13 +53,20 @@ func (l *lan) here() Desired {
 // responderIn runs a Responder on eth0 of another namespace.
 func responderIn(t testing.TB, ns *nstest.NS, timers Timers) *Responder {
 	t.Helper()
+	return configuredIn(t, ns, Config{Timers: timers})
+}
+
+// configuredIn runs a Responder with this configuration, but for its links, on eth0 of another namespace.
+func configuredIn(t testing.TB, ns *nstest.NS, c Config) *Responder {
+	t.Helper()
 	s := realSystem()
 	s.listen = func(l lb.Interface, p protocol) (conn frameConn, err error) {
 		ns.Do(func() { conn, err = listen(l, p) })
 		return conn, err
 	}
 	s.groups = kernelIn{&groupSockets{}, ns}
-	r := quietResponder(Config{Timers: timers, Links: func() []lb.Interface { return []lb.Interface{eth0In(ns)} }}, s)
+	c.Links = func() []lb.Interface { return []lb.Interface{eth0In(ns)} }
+	r := quietResponder(c, s)
 	t.Cleanup(run(t, r))
 	return r
 }

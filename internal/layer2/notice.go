@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -137,8 +138,14 @@ func (k *portKeeper) handleNotice(n notice) {
 		return
 	}
 
-	if n.isSpeaker && !n.isAnswer {
-		for _, p := range k.portsOf(n.link) {
+	if n.isSpeaker {
+		k.r.recordClaim(n, at)
+	}
+
+	ports := k.portsOf(n.link)
+	isEarly := func(p *linkPort) bool { return p.schedule.isNew(n.addr, at) }
+	if n.isSpeaker && (!n.isAnswer || slices.ContainsFunc(ports, isEarly)) {
+		for _, p := range ports {
 			p.schedule.checkDuplicate(n.addr, at.Add(moveTime))
 		}
 

@@ -111,6 +111,10 @@ func (p *linkPort) answer(proto protocol, frame []byte) ([]byte, frameResult) {
 		return nil, result
 	}
 
+	if m.isContest && !m.isReply {
+		return p.answerContest(proto, l, m)
+	}
+
 	if m.nonce != 0 && p.r.answersAbout(m.target) {
 		return proto.answer(&l.Interface, l.MAC, m), answered
 	}

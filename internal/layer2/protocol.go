@@ -28,6 +28,11 @@ type message struct {
 	isReply bool
 	// nonce is the number of an echo, which its answer repeats; 0 for other messages.
 	nonce uint64
+	// isContest reports whether the echo is a contest: see lb.Question. A question has the asker's precedence, and
+	// whether the asker still answers for the address.
+	isContest    bool
+	precedence   lb.Precedence
+	askerAnswers bool
 }
 
 // isProbe reports whether the message only asks which machine has the target. A message to this

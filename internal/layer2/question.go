@@ -114,7 +114,12 @@ func (r *Responder) newInquiry(questions []lb.Question) *inquiry {
 			proto = r.protocols[echoIndex]
 		}
 
-		open.frame = proto.question(&l, q.MAC, q.Address)
+		if q.Contest {
+			open.frame = r.contestQuestion(&l, q)
+		} else {
+			open.frame = proto.question(&l, q.MAC, q.Address)
+		}
+
 		if open.frame != nil {
 			open.tap = in.tapOn(l, proto)
 		}
@@ -229,6 +234,7 @@ func (in *inquiry) countAnswer(e *tap, frame []byte) {
 		MAC:     m.mac,
 		Address: m.claimed,
 		Echo:    isEcho,
+		Contest: m.isContest,
 	}]
 	if q == nil || isEcho && m.nonce != nonceOf(q.frame) {
 		return

@@ -27,6 +27,10 @@ type Config struct {
 	// ReceivesHeartbeats reports whether this node hears another machine on its link of the heartbeats: see lb.Hearing.
 	// nil means that this node does not know, and answers no such question.
 	ReceivesHeartbeats func() bool
+	// Precedence returns what this node states of itself in a contest: see lb.Question.
+	Precedence func() lb.Precedence
+	// Claimed is called after a claim of another speaker for an address of this node: see Claims. It must not block.
+	Claimed func()
 	// Changed is called after a change of State, and Refused after a change of the result of Refused.
 	Changed, Refused func()
 }
@@ -71,6 +75,7 @@ type Responder struct {
 	wake lb.Signal
 	// notices pass from readers to the goroutine of Run.
 	notices chan notice
+	claims  speakerClaims
 	// foreignByLink has a *foreignMachines for each link name. They outlive ports.
 	foreignByLink sync.Map
 	counters      counters

@@ -52,12 +52,15 @@ func randomBetween(low, high time.Duration) time.Duration {
 	return low + rand.N(max(high-low, 0)+1)
 }
 
-// setJob sets the job of an address. A new or changed job starts from the beginning.
-func (s *schedule) setJob(addr netip.Addr, j job, at time.Time) {
+// setJob sets the job of an address. A new or changed job starts from the beginning; hasStarted reports that it did.
+func (s *schedule) setJob(addr netip.Addr, j job, at time.Time) (hasStarted bool) {
 	it := s.items[itemKey{addr, steps}]
-	if it == nil || it.job != j {
-		s.startJob(addr, j, at)
+	if it != nil && it.job == j {
+		return false
 	}
+
+	s.startJob(addr, j, at)
+	return true
 }
 
 // repeatAgain begins the repetitions of an announcement again, at once, but not sooner than the first repetition.
@@ -108,6 +111,12 @@ func (s *schedule) isRecentlyProbed(addr netip.Addr, at time.Time) bool {
 		it.phase == owned &&
 		it.isProbed &&
 		at.Sub(it.start) < lateAnswerTime
+}
+
+// isNew reports whether an address has been owned for less than moveTime.
+func (s *schedule) isNew(addr netip.Addr, at time.Time) bool {
+	it := s.items[itemKey{addr, steps}]
+	return it != nil && it.phase == owned && at.Sub(it.start) < moveTime
 }
 
 // checkDuplicate schedules a duplicate check of an owned address, for due at the earliest.

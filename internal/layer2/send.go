@@ -92,8 +92,11 @@ func (k *portKeeper) sendNext(p *linkPort, it *item, at time.Time) bool {
 		k.r.counters.repairs[repairConflict].Add(1)
 	case duplicateCheck:
 		_, hasConflict := it.status.conflict(p.link.Load().Name)
-		if hasConflict {
+		switch {
+		case hasConflict:
 			s.checkDuplicate(it.addr, at.Add(duplicateCheckInterval))
+		case s.isNew(it.addr, at):
+			s.checkDuplicate(it.addr, at.Add(moveTime)) // after contestWait, or a foreign machine's claim
 		}
 	}
 

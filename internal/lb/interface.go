@@ -116,6 +116,9 @@ type Question struct {
 	// answer, while a switch may answer ARP and Neighbor Discovery for a machine that is dead. Each answers about the
 	// unspecified address, and about Hearing or NotHearing.
 	Echo bool
+	// Contest makes the echo ask whether the speaker owns the address and has precedence over this node, which it tells
+	// its own Precedence. No answer means no: an older speaker has none.
+	Contest bool
 }
 
 // Hearing and NotHearing are what an echo asks about to find out whether the speaker hears another one, or a machine
