@@ -127,6 +127,8 @@ func (w *syncer) assembleSinks(s settings, engine string) {
 		AnnounceByRequest:  s.announceByRequest,
 		Lease:              w.membership,
 		ReceivesHeartbeats: func() bool { return w.liveness.Hears() },
+		Precedence:         func() lb.Precedence { return w.owners.precedence() },
+		Claimed:            func() { w.owners.loop.Kick() },
 		Changed:            func() { w.report.Kick() },
 		Refused:            w.loop.Hurry,
 	})
@@ -153,6 +155,7 @@ func (w *syncer) assembleSinks(s settings, engine string) {
 		node:   w.node,
 		log:    w.log,
 		layer2: w.layer2,
+		wire:   w.layer2,
 		peers:  w.membership,
 		age:    w.cluster.APIAge,
 		kick:   kick,

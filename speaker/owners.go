@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
@@ -23,18 +24,29 @@ const (
 	maxAsked = 2048
 	// awayTime is how long a node has not heard the API server when its spec may be old, and by how much another node
 	// must have heard it later.
-	awayTime = 5 * time.Second
+	awayTime = lb.APIMargin
 	// newerTime is how long a newer owner counts without another answer from it.
 	newerTime = 10 * time.Second
+)
+
+const (
+	// contestTime is how long the answers to contests may take.
+	contestTime = 50 * time.Millisecond
+	// contestAge is how long the answer to a contest counts. Until then the owner is asked again a few times.
+	contestAge = 3 * inquiryInterval
 )
 
 // owners asks other speakers which addresses they own, and answers their questions, with the key of the membership.
 // ARP and NDP cannot tell: on private VLANs, and where a switch filters, no speaker receives them from another one.
 // Another node may also own an address by a newer spec, where this one does not hear the API server.
+//
+// Where speakers do receive each other's claims, the link itself is the faster and surer way: this node may be held
+// down because of the network of the membership, by which it would ask. See contest.
 type owners struct {
 	node   string
 	log    *slog.Logger
 	layer2 addressHolder
+	wire   contestAsker
 	peers  ownerPeers
 	// loop runs turn after each plan, and in intervals.
 	loop *daemon.Loop
@@ -42,6 +54,8 @@ type owners struct {
 	plan func() plan.Plan
 	age  func() time.Duration
 	kick func()
+	// heldDown reports whether this node is held down or at fault by its last State.
+	heldDown atomic.Bool
 
 	// turns and inquiries count the questions: each of them is about other addresses. inquiredAt is when the last
 	// inquiry was due.
@@ -62,6 +76,12 @@ type addressHolder interface {
 	EndHandovers(addrs []netip.Addr)
 }
 
+// contestAsker is the part of layer2.Responder that contests use.
+type contestAsker interface {
+	Claims() []lb.Question
+	Ask(ctx context.Context, questions []lb.Question, within time.Duration) []int
+}
+
 // ownerPeers is the part of the membership that owners uses.
 type ownerPeers interface {
 	// ask asks a member: see members.Ask.
@@ -70,18 +90,24 @@ type ownerPeers interface {
 	alive() map[string]lb.Member
 }
 
-// newerOwner is another node that has an address of this one, and heard the API server later.
+// newerOwner is another node that has an address of this one, and heard the API server later or won the contest.
 type newerOwner struct {
 	node string
 	// answeredAt is when the node last answered that it has the address.
 	answeredAt time.Time
+	// contest is the question that the node answered; zero if it answered the membership's.
+	contest lb.Question
 }
 
+// isContest reports whether the node won a contest.
+func (n newerOwner) isContest() bool { return n.contest.Contest }
+
 // turn asks what is due, and returns when to ask again.
-func (o *owners) turn(context.Context) (again time.Duration, err error) {
+func (o *owners) turn(ctx context.Context) (again time.Duration, err error) {
 	o.turns++
 	again = inquiryInterval
-	if o.askNewOwners() {
+	isHandingOver := o.askNewOwners()
+	if o.contest(ctx) || isHandingOver {
 		again = askInterval
 	}
 
@@ -130,14 +156,14 @@ func (o *owners) askNewOwners() bool {
 	return len(handing) > 0
 }
 
-// share returns maxAsked of the addresses: the next ones in each turn.
-func share(addrs []netip.Addr, turn int) []netip.Addr {
-	if len(addrs) <= maxAsked {
-		return addrs
+// share returns maxAsked of what there is to ask about: the next ones in each turn.
+func share[T any](all []T, turn int) []T {
+	if len(all) <= maxAsked {
+		return all
 	}
-	start := turn * maxAsked % len(addrs)
-	out := addrs[start:min(start+maxAsked, len(addrs))]
-	return append(out[:len(out):len(out)], addrs[:maxAsked-len(out)]...)
+	start := turn * maxAsked % len(all)
+	out := all[start:min(start+maxAsked, len(all))]
+	return append(out[:len(out):len(out)], all[:maxAsked-len(out)]...)
 }
 
 // contested returns the addresses of this node that other nodes may own, by a newer spec or because this node offered
@@ -210,9 +236,11 @@ func (o *owners) compare(a members.Answer) (changed bool) {
 			changed = true
 		case !a.Owns[i]:
 		case isKnown:
-			o.newer[addr] = newerOwner{a.From, at}
+			if !o.newer[addr].isContest() {
+				o.newer[addr] = newerOwner{node: a.From, answeredAt: at}
+			}
 		case own > a.Age+awayTime:
-			o.newer[addr] = newerOwner{a.From, at}
+			o.newer[addr] = newerOwner{node: a.From, answeredAt: at}
 			yielded = append(yielded, addr)
 		}
 	}

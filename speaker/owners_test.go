@@ -111,7 +111,7 @@ func TestOfferedToAll(t *testing.T) {
 	}
 	o := &owners{
 		node: "w1", layer2: from, plan: func() plan.Plan { return announced }, age: func() time.Duration { return 0 },
-		kick: func() {},
+		kick: func() {}, wire: &countingWire{},
 	}
 	all := func() map[string]lb.Member {
 		return map[string]lb.Member{"w1": {API: lb.APIHeard}, "w2": {API: lb.APIHeard}, "w3": {API: lb.APIHeard}}
@@ -142,12 +142,20 @@ type sim struct {
 	owner  map[netip.Addr]string
 	moves  map[netip.Addr]int
 	double map[netip.Addr]time.Duration
+	// held are the nodes that are held down. deaf reports that the questions of the membership get lost.
+	held map[string]bool
+	deaf bool
 }
 
 type simNode struct {
 	*owners
 	fakeResponder
+	*simWire
 	older bool
+	// due is when its next turn is.
+	due time.Time
+	// view changes what this node knows of the others; nil for nothing.
+	view func(*lb.State)
 	// spec is what it read last, and lost since when it does not hear the API server, zero if it does; hangs: that one
 	// hangs.
 	spec  lb.State
@@ -182,9 +190,10 @@ func newSim(t *testing.T, names ...string) *sim {
 	}
 	for _, name := range names {
 		n := &simNode{stale: true}
+		n.simWire = &simWire{sim: s, node: n, claims: map[lb.Question]time.Time{}}
 		n.owners = &owners{
 			node: name, log: slog.New(slog.DiscardHandler), layer2: &n.fakeResponder, newer: map[netip.Addr]newerOwner{},
-			peers: fakePeers{
+			wire: n.simWire, peers: fakePeers{
 				func(member string, addrs []netip.Addr, leaves bool) { s.ask(name, member, addrs, leaves) }, s.metadata,
 			},
 			plan: func() plan.Plan { return n.last }, age: n.heard, kick: func() { n.stale = true },
@@ -211,13 +220,13 @@ func (n *simNode) heard() time.Duration {
 func (s *sim) metadata() map[string]lb.Member {
 	out := map[string]lb.Member{}
 	for name, n := range s.nodes {
-		out[name] = lb.Member{API: n.contact.API()}
+		out[name] = lb.Member{API: n.contact.API(), Links: []lb.Link{{Name: "eth1", MAC: simMAC(name)}}}
 	}
 	return out
 }
 
 func (s *sim) ask(from, member string, addrs []netip.Addr, leaves bool) {
-	if n := s.nodes[member]; !n.older {
+	if n := s.nodes[member]; !n.older && !s.deaf {
 		owns, age := n.owners.Owns(addrs, leaves)
 		s.nodes[from].Answered(members.Answer{From: member, Addresses: addrs, Leaves: leaves, Owns: owns, Age: age})
 	}
@@ -243,8 +252,9 @@ func (s *sim) run(d time.Duration) {
 		for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
 			n := s.nodes[name]
 			before := n.contact.API()
-			if !n.older {
-				_, _ = n.turn(s.t.Context())
+			if !n.older && !time.Now().Before(n.due) {
+				again, _ := n.turn(s.t.Context())
+				n.due = time.Now().Add(again)
 			}
 			if before != n.contact.API() {
 				for _, other := range s.nodes {
@@ -264,7 +274,7 @@ func (s *sim) run(d time.Duration) {
 
 // plan carries a new plan of a node out, as layer2 does.
 func (s *sim) plan(name string, n *simNode) {
-	n.stale = false
+	n.stale, n.due = false, time.Time{}
 	state := n.spec
 	state.Members = map[string]bool{}
 	for name := range s.nodes {
@@ -272,12 +282,20 @@ func (s *sim) plan(name string, n *simNode) {
 	}
 	newMemberFacts(s.metadata(), nil).apply(&state)
 	state.Links = nil
+	maps.Copy(state.HeldDown, s.held)
+	if n.view != nil {
+		n.view(&state)
+	}
+	n.heldDown.Store(state.HeldDown[name])
 	state.Here.Newer = n.newerOwners()
 	state.Here.Previous = &lb.Previous{Owners: n.last.Owners}
 	n.last = plan.ForNode(name, state)
+	before := n.owns
 	answered := slices.Concat(n.owns, n.handing)
 	n.owns, n.handing = nil, nil
 	n.owns = slices.AppendSeq(n.owns, n.last.Announcements.Keys())
+	hadBefore := func(a netip.Addr) bool { return slices.Contains(before, a) }
+	s.announce(name, slices.DeleteFunc(slices.Clone(n.owns), hadBefore))
 	for _, a := range answered {
 		if n.last.Yield.Has(a) {
 			n.handing = append(n.handing, a)

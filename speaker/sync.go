@@ -272,6 +272,7 @@ func (w *syncer) run(
 	live := w.liveness.State()
 	w.memberFacts = newMemberFacts(metadata, w.memberFacts)
 	state := w.complete(in, view.Epoch, live)
+	w.owners.heldDown.Store(state.HeldDown[w.node] || live.HearsBadly || live.GivenUp)
 	p, err := w.apply(in, state, w.memberFacts.macs)
 	w.liveness.SetOwners(p.Owners)
 	done := &planned{

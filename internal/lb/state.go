@@ -110,8 +110,8 @@ type Here struct {
 	Advertised Map[netip.Addr, time.Time]
 	// Partition is what other sides of a partition wrote, if this node is cut off and reaches the API server.
 	Partition Partition
-	// Newer maps addresses that this node may own by its spec to those nodes that own them and heard the API server
-	// clearly later.
+	// Newer maps addresses that this node may own by its State to the nodes that own them by a newer one: those heard
+	// the API server clearly later, or have precedence in another way (see Precedence).
 	Newer map[netip.Addr]string
 	// EgressLacks says why no pod of this node may send from an address of a Service, for each family in which none may.
 	EgressLacks map[Family]string

@@ -193,7 +193,7 @@ func (g *group) waitsFor(
 	return &g.nodes[i]
 }
 
-// newer returns the living node that owns an address of this node by a spec that it read later; nil for none.
+// newer returns the living node that owns an address of this node and has precedence; nil for none.
 func (g *group) newer(a netip.Addr, won result) *node {
 	i := g.index(g.known(a).newer)
 	if won.owner.Name != g.node || i < 0 {

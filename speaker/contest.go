@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// precedence returns what this node states of itself in a contest.
+func (o *owners) precedence() lb.Precedence {
+	return lb.Precedence{HeldDown: o.heldDown.Load(), APIAge: o.age()}
+}
+
+// contest asks each speaker that claims an address of this node whether it owns the address and has precedence, and
+// leaves the address to it then. It reports whether any speaker has won. A claim alone moves nothing, since any machine
+// can forge it: the answer is sealed.
+//
+// If this node is wrong, it is held down or heard the API server earlier, and asks; otherwise it never asks. If the
+// other node is wrong, it serves the address until its plan leaves it, by a handover, and this node takes it back. A
+// speaker that lies has the key, with which it could declare this node dead.
+func (o *owners) contest(ctx context.Context) (hasWinners bool) {
+	at := time.Now()
+	questions := share(o.contests(at), o.turns)
+	if !o.precedence().MayYield() {
+		if o.expireContests(func(newerOwner) bool { return true }) {
+			o.kick()
+		}
+		return false
+	}
+
+	if len(questions) == 0 {
+		return false
+	}
+
+	var won []lb.Question
+	for i, answers := range o.wire.Ask(ctx, questions, contestTime) {
+		if answers > 0 {
+			won = append(won, questions[i])
+		}
+	}
+	hasNew := o.leaveTo(won, at)
+	hasExpired := o.expireContests(func(by newerOwner) bool { return at.Sub(by.answeredAt) > contestAge })
+	if hasNew || hasExpired {
+		o.kick()
+	}
+	return len(won) > 0
+}
+
+// contests returns the questions to the speakers that claim addresses, and to owners that won and did not answer
+// recently.
+func (o *owners) contests(at time.Time) []lb.Question {
+	questions := map[lb.Question]bool{}
+	for _, q := range o.wire.Claims() {
+		questions[q] = true
+	}
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, by := range o.newer {
+		if by.isContest() && at.Sub(by.answeredAt) >= inquiryInterval/2 {
+			questions[by.contest] = true
+		}
+	}
+	byAddress := func(a, b lb.Question) int { return a.Address.Compare(b.Address) }
+	return slices.SortedFunc(maps.Keys(questions), byAddress)
+}
+
+// leaveTo leaves addresses to the speakers that won their contests. It reports whether any is new.
+func (o *owners) leaveTo(won []lb.Question, at time.Time) (hasNew bool) {
+	nodes := map[lb.MAC]string{}
+	for name, m := range o.peers.alive() {
+		for _, l := range m.Links {
+			nodes[l.MAC] = name
+		}
+	}
+
+	var owned, yielded []netip.Addr
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, q := range won {
+		node, isKnown := nodes[q.MAC]
+		if !isKnown || node == o.node {
+			continue
+		}
+
+		owned = append(owned, q.Address)
+		if o.newer[q.Address].node != node {
+			yielded = append(yielded, q.Address)
+		}
+		o.newer[q.Address] = newerOwner{node: node, answeredAt: at, contest: q}
+	}
+	o.layer2.EndHandovers(owned)
+	if len(yielded) == 0 {
+		return false
+	}
+
+	o.log.Info("addresses left to a node that owns them too and has precedence",
+		"to", o.newer[yielded[0]].node, "addresses", len(yielded), "first", yielded[0], "heldDown", o.heldDown.Load())
+	return true
+}
+
+// expireContests removes the owners that won contests and have expired. It reports whether there were any.
+func (o *owners) expireContests(hasExpired func(newerOwner) bool) (changed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := len(o.newer)
+	maps.DeleteFunc(o.newer, func(_ netip.Addr, by newerOwner) bool { return by.isContest() && hasExpired(by) })
+	return len(o.newer) < before
+}
