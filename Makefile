@@ -2,6 +2,7 @@
 
 CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 STATICCHECK    := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+REVIVE         := go run github.com/mgechev/revive@v1.17.0
 ACTIONLINT     := go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOVULNCHECK    := go run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 HELM           := $(CURDIR)/bin/helm
@@ -135,6 +136,7 @@ lint: bin/helm ## Check format, code, generated files and the chart
 	go -C api/v1beta1 vet ./...
 	go run $(STATICCHECK) -tags e2e,soak,oldest,upgrade,hostile,alerts,migration,proxy,release,plugins,chaos ./...
 	go -C api/v1beta1 run $(STATICCHECK) ./...
+	$(REVIVE) -config revive.toml -set_exit_status -exclude ./e2e/lab/tools/... ./...
 	$(ACTIONLINT)
 	@out=$$(mktemp -d); trap "rm -rf $$out" EXIT; trap 'exit 130' INT TERM HUP; $(MAKE) -s generate OUT=$$out && \
 	(cd $$out && find * -type f) | while read f; do diff -u $$f $$out/$$f || exit 1; done || \

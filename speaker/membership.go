@@ -45,25 +45,25 @@ func (m *membership) keysVersion() string {
 
 // view returns what is known of the speakers; an empty View before the membership has started.
 func (m *membership) view() detect.NodeSets {
-	if members := m.members.Load(); members != nil {
-		return members.View()
+	if joined := m.members.Load(); joined != nil {
+		return joined.View()
 	}
 	return detect.NodeSets{}
 }
 
 // ask asks another speaker about addresses, if the membership has started.
 func (m *membership) ask(member string, addrs []netip.Addr, leaves bool) {
-	if members := m.members.Load(); members != nil {
-		members.Ask(member, addrs, leaves)
+	if joined := m.members.Load(); joined != nil {
+		joined.Ask(member, addrs, leaves)
 	}
 }
 
 // alive returns the metadata of all members that live.
 func (m *membership) alive() map[string]lb.Member {
 	out := map[string]lb.Member{}
-	if members := m.members.Load(); members != nil {
-		metadata := members.Metadata()
-		for name := range members.View().Alive {
+	if joined := m.members.Load(); joined != nil {
+		metadata := joined.Metadata()
+		for name := range joined.View().Alive {
 			out[name] = metadata[name]
 		}
 	}
@@ -72,13 +72,13 @@ func (m *membership) alive() map[string]lb.Member {
 
 // speakers returns the names of the nodes by the MACs of their speakers' links; nil before the membership has started.
 func (m *membership) speakers() map[lb.MAC]string {
-	members := m.members.Load()
-	if members == nil {
+	joined := m.members.Load()
+	if joined == nil {
 		return nil
 	}
 
 	nodes := map[lb.MAC]string{}
-	for node, member := range members.Metadata() {
+	for node, member := range joined.Metadata() {
 		for _, l := range member.Links {
 			nodes[l.MAC] = "node " + node
 		}
@@ -88,14 +88,14 @@ func (m *membership) speakers() map[lb.MAC]string {
 
 // Valid implements layer2.Lease: it reports whether the node may act on its last plan.
 func (m *membership) Valid() bool {
-	members := m.members.Load()
-	return members != nil && members.Valid()
+	joined := m.members.Load()
+	return joined != nil && joined.Valid()
 }
 
 // hearsSome reports whether this node hears another speaker well.
 func (m *membership) hearsSome() bool {
-	members := m.members.Load()
-	return members != nil && members.HearsSome()
+	joined := m.members.Load()
+	return joined != nil && joined.HearsSome()
 }
 
 // join starts the membership when its keys and this node's address are known, and takes part until ctx ends.

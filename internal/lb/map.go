@@ -265,7 +265,7 @@ func add[K Ordered[K], V comparable](
 // one.
 func (m Map[K, V]) Changes(
 	to Map[K, V],
-	changed func(k K, old, new V, had, has bool),
+	changed func(k K, from, to V, had, has bool),
 ) {
 	var none V
 	before := cursor[K, V]{parts: m.parts}

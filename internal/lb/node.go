@@ -58,17 +58,18 @@ func (m Member) Equal(o Member) bool {
 		Same(m.Links, o.Links)
 }
 
-// API is what a speaker says of the API server.
+// API is what a speaker reports of the API server.
 type API uint8
 
 const (
-	// APIUnknown: it says nothing; it is an older one, or has just started.
+	// APIUnknown means that it reports nothing: it is an older one, or has just started.
 	APIUnknown API = iota
-	// APIHeard, APIAway: it heard the API server in the last seconds, or did not.
+	// APIHeard means that it heard the API server in the last seconds.
 	APIHeard
+	// APIAway means that it did not hear the API server in the last seconds.
 	APIAway
-	// APIBehind: it was away for long while at least half of the speakers were not, and leaves what others can announce
-	// to them.
+	// APIBehind means that it was away for long while at least half of the speakers were not. It leaves what others can
+	// announce to them.
 	APIBehind
 )
 
@@ -76,18 +77,19 @@ const (
 type Unfit uint8
 
 const (
-	// Booting: kube-proxy has not served since the node started, so that the node announces nothing.
+	// Booting means that kube-proxy has not served since the node started, so that the node announces nothing.
 	Booting Unfit = 1 << iota
-	// Unfiltered: the packet filter is not in force, so that the node announces nothing that has source ranges.
+	// Unfiltered means that the packet filter is not in force, so that the node announces nothing that has source ranges.
 	Unfiltered
-	// SessionlessIPv4, SessionlessIPv6: none of its established BGP sessions carries routes of this family, so that no
-	// node leaves such routes to the node, and another one tells who advertises.
+	// SessionlessIPv4 means that none of its established BGP sessions carries IPv4 routes. So no node leaves such routes
+	// to the node, and another one reports who advertises.
 	SessionlessIPv4
+	// SessionlessIPv6 means the same for IPv6.
 	SessionlessIPv6
-	// RulesGone: the rules of kube-proxy, which has served, are not in the kernel any more. The node leaves what it
-	// announces to nodes that serve.
+	// RulesGone means that the rules of kube-proxy, which has served, are not in the kernel any more. The node leaves
+	// what it announces to nodes that serve.
 	RulesGone
-	// PodsUnreached: since the node started no pod of another node has answered it. It counts as a node with the
+	// PodsUnreached means that no pod of another node has answered it since it started. It counts as a node with the
 	// condition NetworkUnavailable.
 	PodsUnreached
 )

@@ -29,7 +29,7 @@ func SameMap[K comparable, V any](a, b map[K]V) bool {
 // same Services.
 func Changes(
 	before, after []*Service,
-	changed func(old, new *Service, i, j int),
+	changed func(from, to *Service, i, j int),
 ) {
 	if Same(before, after) {
 		return
@@ -37,19 +37,19 @@ func Changes(
 
 	i, j := 0, 0
 	for i < len(before) || j < len(after) {
-		old, new := at(before, i), at(after, j)
+		from, to := at(before, i), at(after, j)
 		switch {
-		case old == new:
+		case from == to:
 			i++
 			j++
-		case comesFirst(old, new):
-			changed(old, nil, i, j)
+		case comesFirst(from, to):
+			changed(from, nil, i, j)
 			i++
-		case comesFirst(new, old):
-			changed(nil, new, i, j)
+		case comesFirst(to, from):
+			changed(nil, to, i, j)
 			j++
 		default:
-			changed(old, new, i, j)
+			changed(from, to, i, j)
 			i++
 			j++
 		}

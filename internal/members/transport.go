@@ -24,10 +24,10 @@ type transport struct {
 func newTransport(
 	address string,
 	port int,
-	log *log.Logger,
+	logger *log.Logger,
 	admit func(net.Conn) (net.Conn, bool),
 ) (*transport, error) {
-	c := &memberlist.NetTransportConfig{BindAddrs: []string{address}, BindPort: port, Logger: log}
+	c := &memberlist.NetTransportConfig{BindAddrs: []string{address}, BindPort: port, Logger: logger}
 	inner, err := memberlist.NewNetTransport(c)
 	if err != nil {
 		return nil, err
