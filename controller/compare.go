@@ -47,7 +47,7 @@ func (s *syncer) differs(at time.Time, w, last *serviceWrite) bool {
 
 	isDone := w.keep == nil && w.read().update(s.options).IsDone()
 	if isDone {
-		w.unchangedUntil = at.Add(s.compareAge + rand.N(s.compareAge))
+		w.unchangedUntil = at.Add(compareAge + rand.N(compareAge))
 		return false
 	}
 

@@ -52,8 +52,7 @@ func settledSyncer(t testing.TB, services, nodes int) (*syncer, *apiServer) {
 // TestWitness: of a Service that did not change nothing is compared, but by turns: something that should be written is
 // found then, written and counted.
 func TestWitness(t *testing.T) {
-	const age = time.Hour
-	t.Setenv("HOLDFAST_WITNESS", age.String())
+	const age = compareAge
 	s, server := settledSyncer(t, 20, 0)
 	start, times := time.Now(), map[time.Time]bool{}
 	for _, c := range s.compared {

@@ -47,8 +47,6 @@ type syncer struct {
 	compared []*serviceWrite
 	// cleared are the Services that are not ours and that have nothing more to clear.
 	cleared map[lb.Key]config.Held[corev1.Service]
-	// compareAge is the constant of that name, or less in tests on a cluster.
-	compareAge time.Duration
 	// closed has the closed externalIPs that were reported on each Service.
 	closed map[lb.Key]string
 	// invalidSlices are the Problems of EgressAllocations that were reported.
@@ -60,11 +58,10 @@ type syncer struct {
 // newSyncer returns a syncer that writes to cluster.
 func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *syncer {
 	s := &syncer{
-		metrics:    metrics{listServices: cluster.HeldServices},
-		cluster:    cluster,
-		options:    options,
-		log:        log,
-		compareAge: daemon.WitnessInterval(compareAge),
+		metrics: metrics{listServices: cluster.HeldServices},
+		cluster: cluster,
+		options: options,
+		log:     log,
 	}
 	s.loop = daemon.NewLoop(daemon.LoopConfig{
 		Name:  "assign",
@@ -161,7 +158,7 @@ func (s *syncer) decide(d *syncRun) {
 func (s *syncer) assign(d *syncRun) {
 	mustCheck := !d.state.Now.Before(s.checkAt)
 	if mustCheck {
-		s.checkAt = d.state.Now.Add(s.compareAge + rand.N(s.compareAge))
+		s.checkAt = d.state.Now.Add(compareAge + rand.N(compareAge))
 	}
 
 	var isWrong bool

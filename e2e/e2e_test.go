@@ -174,7 +174,6 @@ func TestE2E(t *testing.T) {
 func setUp(t *testing.T, p provider, mode string) *env {
 	b, err := testbed.New(p.open(t, mode))
 	must(t, err)
-	b.Values = oftenWitnessed
 	return install(t, b, p.built)
 }
 

@@ -77,7 +77,7 @@ func TestPlugins(t *testing.T) {
 			start := time.Now()
 			b, err := testbed.New(openNetwork(t, r.network, *proxyMode))
 			must(t, err)
-			b.Values = slices.Concat(oftenWitnessed, r.values)
+			b.Values = r.values
 			e := install(t, b, true)
 			for _, c := range r.cases {
 				t.Run(c.name, func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -203,14 +202,4 @@ func (l *Loop) sleep(ctx context.Context, wait, pause time.Duration) bool {
 		}
 	}
 	return true
-}
-
-// WitnessInterval returns how often state that is updated step by step is compared with a computation from scratch. It
-// is the usual interval, or the environment variable HOLDFAST_WITNESS, which tests on a cluster set.
-func WitnessInterval(usual time.Duration) time.Duration {
-	d, err := time.ParseDuration(os.Getenv("HOLDFAST_WITNESS"))
-	if err == nil && d > 0 {
-		return d
-	}
-	return usual
 }

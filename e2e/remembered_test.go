@@ -7,10 +7,6 @@ import (
 	"testing"
 )
 
-// oftenWitnessed makes the controller compare what it remembers with what is computed from nothing in seconds, not
-// minutes.
-var oftenWitnessed = []string{"--set-json", `controller.extraEnv=[{"name":"HOLDFAST_WITNESS","value":"2s"}]`}
-
 // planRepairs counts where what the controller remembers was wrong.
 const planRepairs = `holdfast_repairs_total{kind="plan"}`
 
