@@ -16,7 +16,7 @@ const (
 	// asked again when that changes.
 	claimAge = conflictAge
 	// contestWait is how long a node that may have to yield owns an address before it asks all neighbours which other
-	// node has it. By then a former owner has mostly left it.
+	// node has it. By then a former owner has usually left it.
 	contestWait = moveTime / 10
 )
 

@@ -73,7 +73,7 @@ type Frontend struct {
 	Inside bool
 }
 
-// Equal reports whether two frontends are the same in every field. Their lists may be long, and are mostly the same
+// Equal reports whether two frontends are the same in every field. Their lists may be long, and are usually the same
 // slices.
 func (f Frontend) Equal(o Frontend) bool {
 	return f.Address == o.Address &&

@@ -2,7 +2,7 @@ package lb
 
 import "reflect"
 
-// What did not change is mostly the same slice or map as before, which costs nothing to find.
+// What did not change is usually the same slice or map as before, which costs nothing to find.
 
 // Same reports whether two slices are one.
 func Same[T any](a, b []T) bool {

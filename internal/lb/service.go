@@ -67,7 +67,7 @@ type Service struct {
 	Proxied bool
 }
 
-// Names are names in order, each once. There are mostly a few: a map for each Service would be several times as large.
+// Names are names in order, each once. There are usually a few: a map for each Service would be several times as large.
 type Names []string
 
 // Has reports whether a name is among them.

@@ -51,7 +51,7 @@ func Neighbours(links []lb.Interface, wanted func(netip.Addr) bool) ([]lb.Neighb
 	return slices.CompactFunc(out, func(a, b lb.Neighbour) bool { return a.Address == b.Address }), nil
 }
 
-// answered reports whether a neighbour answered lately, or an operator entered it.
+// answered reports whether a neighbour answered recently, or an operator entered it.
 func answered(e netlink.Neigh) bool {
 	const known = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE
 	return e.State&netlink.NUD_PERMANENT != 0 || e.State&known != 0 && time.Duration(e.Confirmed)*tick < confirmedTime

@@ -52,7 +52,7 @@ func (c *common) hindered(
 }
 
 // explain returns a reason that depends on nodes or endpoints, and its sentence. Of a proxied Service the reason is
-// mostly another.
+// usually another.
 func (c *common) explain(
 	s *lb.Service,
 	f lb.Family,
