@@ -24,7 +24,7 @@ func (o *owners) precedence() lb.Precedence {
 // speaker that lies has the key, with which it could declare this node dead.
 func (o *owners) contest(ctx context.Context) (hasWinners bool) {
 	at := time.Now()
-	questions := share(o.contests(at), o.turns)
+	questions := o.contests(at)
 	if !o.precedence().MayYield() {
 		if o.expireContests(func(newerOwner) bool { return true }) {
 			o.kick()
@@ -50,23 +50,33 @@ func (o *owners) contest(ctx context.Context) (hasWinners bool) {
 	return len(won) > 0
 }
 
-// contests returns the questions to the speakers that claim addresses, and to owners that won and did not answer
-// recently.
+// contests returns the questions of this turn: to owners that won, if they did not answer recently or claim the address,
+// and to some of the other speakers that claim addresses.
 func (o *owners) contests(at time.Time) []lb.Question {
-	questions := map[lb.Question]bool{}
+	claimed := map[lb.Question]bool{}
 	for _, q := range o.wire.Claims() {
-		questions[q] = true
+		claimed[q] = true
 	}
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	winners := map[lb.Question]bool{}
 	for _, by := range o.newer {
-		if by.isContest() && at.Sub(by.answeredAt) >= inquiryInterval/2 {
-			questions[by.contest] = true
+		if !by.isContest() {
+			continue
 		}
+
+		isDue := at.Sub(by.answeredAt) >= inquiryInterval/2
+		if isDue || claimed[by.contest] {
+			winners[by.contest] = true
+		}
+		delete(claimed, by.contest)
 	}
+
 	byAddress := func(a, b lb.Question) int { return a.Address.Compare(b.Address) }
-	return slices.SortedFunc(maps.Keys(questions), byAddress)
+	again := slices.SortedFunc(maps.Keys(winners), byAddress)
+	fresh := slices.SortedFunc(maps.Keys(claimed), byAddress)
+	return slices.Concat(share(again, o.turns, maxAsked), share(fresh, o.turns, maxContests))
 }
 
 // leaveTo leaves addresses to the speakers that won their contests. It reports whether any is new.

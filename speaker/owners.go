@@ -22,6 +22,9 @@ const (
 	inquiryInterval = time.Second
 	// maxAsked is how many addresses one member is asked about at a time. The others follow in later questions.
 	maxAsked = 2048
+	// maxContests is how many claims of speakers are checked by contests at a time. Any machine on the link can forge
+	// claims, and three frames go out for each.
+	maxContests = 100
 	// awayTime is how long a node has not heard the API server when its spec may be old, and by how much another node
 	// must have heard it later.
 	awayTime = lb.APIMargin
@@ -134,7 +137,7 @@ func (o *owners) inquire(at time.Time) {
 	for name, m := range all {
 		isCandidate := m.API == lb.APIHeard || others[name]
 		if name != o.node && isCandidate {
-			o.peers.ask(name, share(own, o.inquiries), false)
+			o.peers.ask(name, share(own, o.inquiries, maxAsked), false)
 		}
 	}
 }
@@ -151,19 +154,19 @@ func (o *owners) askNewOwners() bool {
 		byOwner[owner] = append(byOwner[owner], a)
 	}
 	for owner, addrs := range byOwner {
-		o.peers.ask(owner, share(addrs, o.turns), true)
+		o.peers.ask(owner, share(addrs, o.turns, maxAsked), true)
 	}
 	return len(handing) > 0
 }
 
-// share returns maxAsked of what there is to ask about: the next ones in each turn.
-func share[T any](all []T, turn int) []T {
-	if len(all) <= maxAsked {
+// share returns a limited number of what there is to ask about: the next ones in each turn.
+func share[T any](all []T, turn, limit int) []T {
+	if len(all) <= limit {
 		return all
 	}
-	start := turn * maxAsked % len(all)
-	out := all[start:min(start+maxAsked, len(all))]
-	return append(out[:len(out):len(out)], all[:maxAsked-len(out)]...)
+	start := turn * limit % len(all)
+	out := all[start:min(start+limit, len(all))]
+	return append(out[:len(out):len(out)], all[:limit-len(out)]...)
 }
 
 // contested returns the addresses of this node that other nodes may own, by a newer spec or because this node offered
