@@ -12,12 +12,12 @@ import (
 )
 
 // bgp advertises a Service's addresses from every node that may announce them, to the peers of each node.
-func (g *group) bgp(s *lb.Service) Outcome {
+func (g *group) bgp(s *lb.Service, known serviceFacts) Outcome {
 	var out Outcome
 	var notes []string
 	of := g.advertisers(s)
 	peers := map[string]bool{}
-	at := g.newAttraction(s)
+	at := g.newAttraction(s, known)
 
 	for i, a := range s.Addresses[:len(of.divisions)] {
 		d := &of.divisions[i]
@@ -74,11 +74,10 @@ func (g *group) advertise(
 ) {
 	isHere := d.stay.Has(g.node)
 	isLeft := d.leave[g.node] != "" && !g.rulesGone(g.node)
-	isUnserved := g.knownOf(s).isUnserved
 
 	switch {
 	// This node's kube-proxy would drop what arrives. A route that is there does not end for that.
-	case isHere && isUnserved && !g.known(a).isAdvertised:
+	case isHere && at.known.isUnserved && !g.known(a).isAdvertised:
 		at.waits = true
 	case isHere:
 		isRouted := g.route(a, d, peers, time.Time{})

@@ -212,7 +212,8 @@ func (p *planner) passes() (out []lb.EgressPass) {
 		if len(holders) == 0 {
 			continue
 		}
-		ads := p.l2.selecting(holders[0], p.pools.pool(holders[0], s.Address))
+		first := g.Services[holders[0]]
+		ads := p.l2.selecting(first, p.pools.pool(first, s.Address))
 		via, link := p.nextHop(s.Node, s.Address, ads)
 		if via.IsValid() {
 			out = append(out, lb.EgressPass{Address: s.Address, First: s.First, Via: via, Link: link})

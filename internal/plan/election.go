@@ -27,12 +27,16 @@ type election struct {
 	// nodes are indexes, among them all nodes that the endpoints of the Services let announce: all indexes, or the
 	// nodes of few endpoints, since to look each node up by name costs more than to ask it.
 	nodes []int
+	// isUnserved reports whether kube-proxy does not serve one of the Services yet.
+	isUnserved bool
 	// isShared reports whether several Services have the address, whether they count or not.
 	isShared bool
 
 	// result is the outcome; why says why there is none.
 	result
 	why lb.Reason
+	// former is the result of waitsFor.
+	former *node
 }
 
 // result is the owner of an address, if there is one.
@@ -64,9 +68,9 @@ func (g *group) election(s *lb.Service, a netip.Addr) *election {
 	}
 	*held = e
 
-	holders := g.holders(a)
-	e.isShared = len(holders) > 1
-	g.addServices(e, oldestFirst(holders), a)
+	indexes := holders(g.Group, a)
+	e.isShared = len(indexes) > 1
+	g.addServices(e, g.oldestFirst(indexes), a)
 	isLocal := func(o *lb.Service) bool {
 		return o.Local
 	}
@@ -85,17 +89,21 @@ func (g *group) election(s *lb.Service, a netip.Addr) *election {
 	e.addresses = append(e.addresses, a)
 	g.addAddresses(e, a)
 	e.result, e.why = g.hold(e, a)
+	if e.why == "" {
+		e.former = g.waitsFor(e, a)
+	}
 
 	return e
 }
 
-// addServices adds the Services that count in an election.
+// addServices adds the Services that count in an election, of those with these indexes.
 func (g *group) addServices(
 	e *election,
-	services []*lb.Service,
+	indexes []int,
 	a netip.Addr,
 ) {
-	for _, s := range services {
+	for _, i := range indexes {
+		s := g.Services[i]
 		selected := g.selectingL2(s, a)
 		isServing := s.Serving(e.family) && !s.ProxyRefused
 		if !isServing || len(selected) == 0 {
@@ -107,6 +115,7 @@ func (g *group) addServices(
 		case s.Key.Namespace != e.first.Key.Namespace:
 			continue // a tenant does not move the address of another, or keep it from being announced
 		}
+		e.isUnserved = e.isUnserved || g.in.services[i].isUnserved
 		e.services = append(e.services, s)
 		e.adsOf = append(e.adsOf, selected)
 		e.ads = append(e.ads, selected...)
@@ -142,16 +151,16 @@ func (e *election) fewNodes(all int) (nodes lb.Names, areFew bool) {
 	return nodes, len(nodes) < all/8
 }
 
-// oldestFirst returns Services by age, then by key.
-func oldestFirst(services []*lb.Service) []*lb.Service {
-	if len(services) < 2 {
-		return services
+// oldestFirst returns indexes of Services by age, then by key.
+func (g *group) oldestFirst(indexes []int) []int {
+	if len(indexes) < 2 {
+		return indexes
 	}
 
-	compareAge := func(a, b *lb.Service) int {
-		return a.Created.Compare(b.Created)
+	compareAge := func(i, j int) int {
+		return g.Services[i].Created.Compare(g.Services[j].Created)
 	}
-	return slices.SortedStableFunc(slices.Values(services), compareAge)
+	return slices.SortedStableFunc(slices.Values(indexes), compareAge)
 }
 
 func haveSameAddresses(a, b *lb.Service) bool {

@@ -67,8 +67,8 @@ func (c *common) planGroup(g *lb.Group, in inputs, clock *memo.Clock) effects {
 	for i, s := range g.Services {
 		v := &Verdict{
 			Service: s.Key,
-			L2:      p.layer2(s),
-			BGP:     p.bgp(s),
+			L2:      p.layer2(s, in.services[i]),
+			BGP:     p.bgp(s, in.services[i]),
 		}
 		v.Ranges = slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool {
 			return p.hasRanges(s, a)
@@ -98,25 +98,14 @@ func (g *group) known(a netip.Addr) *addressFacts {
 	return &g.in.addresses[g.Index(a)]
 }
 
-// knownOf returns what this node knows of a Service of the group that stays.
-func (g *group) knownOf(s *lb.Service) serviceFacts {
-	return g.in.services[slices.Index(g.Services, s)]
-}
-
-// holders returns the Services that stay and have an address, ordered by key.
-func (g *group) holders(a netip.Addr) []*lb.Service {
-	return holders(g.Group, a)
-}
-
-// holders returns the Services of a group that stay and have an address, ordered by key.
-func holders(g *lb.Group, a netip.Addr) []*lb.Service {
-	lacks := func(s *lb.Service) bool {
-		return !slices.Contains(s.Addresses, a)
+// holders returns the indexes of the Services of a group that stay and have an address.
+func holders(g *lb.Group, a netip.Addr) (indexes []int) {
+	for i, s := range g.Services {
+		if slices.Contains(s.Addresses, a) {
+			indexes = append(indexes, i)
+		}
 	}
-	if !slices.ContainsFunc(g.Services, lacks) {
-		return g.Services
-	}
-	return slices.DeleteFunc(slices.Clone(g.Services), lacks)
+	return indexes
 }
 
 // isNew reports whether this node has no previous plan: its speaker has just started, or was stopped for long.

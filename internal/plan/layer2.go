@@ -11,10 +11,10 @@ import (
 )
 
 // layer2 elects one owner for each address of a Service.
-func (g *group) layer2(s *lb.Service) Outcome {
+func (g *group) layer2(s *lb.Service, known serviceFacts) Outcome {
 	var out Outcome
 	var announcers []string
-	at := g.newAttraction(s)
+	at := g.newAttraction(s, known)
 
 	for _, a := range s.Addresses {
 		ads := g.selectingL2(s, a)
@@ -77,7 +77,7 @@ func (g *group) announce(
 	won result,
 	at *attraction,
 ) {
-	former := g.waitsFor(s, a, won)
+	former := g.election(s, a).former
 	if former != nil {
 		at.waits, won = true, result{owner: former}
 	}
@@ -152,26 +152,20 @@ func unservedPorts(
 // waitsFor returns the former owner of an address of this node, which stays its owner until this node's kube-proxy, or
 // its proxy, serves what arrives; nil if this node need not wait, or must not: the former owner does not go on, or is
 // worse off.
-func (g *group) waitsFor(
-	s *lb.Service,
-	a netip.Addr,
-	won result,
-) *node {
-	if won.owner.Name != g.node || g.isNew() {
+func (g *group) waitsFor(e *election, a netip.Addr) *node {
+	if e.owner.Name != g.node || g.isNew() {
 		return nil
 	}
 
-	isUnserved := func(s *lb.Service) bool {
-		return g.knownOf(s).isUnserved
+	lacksProxy := func(s *lb.Service) bool {
+		return s.Proxied && !g.proxiedHere(s, a)
 	}
-	if !s.Proxied && !slices.ContainsFunc(g.Services, isUnserved) {
+	waits := e.isUnserved || slices.ContainsFunc(e.services, lacksProxy)
+	if !waits {
 		return nil
 	}
 
-	former, e := g.known(a).owner, g.election(s, a)
-	waits := func(s *lb.Service) bool {
-		return isUnserved(s) || s.Proxied && !g.proxiedHere(s, a)
-	}
+	former := g.known(a).owner
 	isElsewhere := func(s *lb.Service) bool {
 		return !s.Serves(former, e.family)
 	}
@@ -181,12 +175,12 @@ func (g *group) waitsFor(
 	switch {
 	case former == g.node || !answers || !g.forwards(former):
 		return nil
-	case !slices.ContainsFunc(e.services, waits) || slices.ContainsFunc(e.services, isElsewhere):
+	case slices.ContainsFunc(e.services, isElsewhere):
 		return nil
 	}
 
 	i := g.index(former)
-	if g.ranking(e).ranks[i]>>rankReach < won.rank>>rankReach {
+	if g.ranking(e).ranks[i]>>rankReach < e.rank>>rankReach {
 		return nil // its links or its filter are at fault
 	}
 
@@ -273,6 +267,8 @@ func (g *group) wasAnnounced(s *lb.Service, a netip.Addr) bool {
 
 // attraction is what this node does about traffic to a Service, by one protocol.
 type attraction struct {
+	// known is what this node knows of the Service.
+	known serviceFacts
 	// waits: kube-proxy does not serve it yet.
 	waits bool
 	// withheld: this node announces an address by the election, but must not; refused: it must announce none, since its
@@ -282,9 +278,11 @@ type attraction struct {
 }
 
 // newAttraction returns what this node does about traffic to a Service before any address is looked at.
-func (g *group) newAttraction(s *lb.Service) attraction {
-	isRefused := g.knownOf(s).isRefused
-	return attraction{refused: isRefused || g.lacksProxy(s)}
+func (g *group) newAttraction(s *lb.Service, known serviceFacts) attraction {
+	return attraction{
+		known:   known,
+		refused: known.isRefused || g.lacksProxy(s),
+	}
 }
 
 // outcome completes the outcome of all addresses, which these nodes announce; one of the writers writes it. If one
@@ -304,7 +302,7 @@ func (g *group) outcome(
 		})
 		at.closed = true
 		if len(nodes) == 0 {
-			out.Reason, out.Message = g.whyWithheld(s)
+			out.Reason, out.Message = g.whyWithheld(s, at.known)
 		}
 	}
 

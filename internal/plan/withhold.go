@@ -151,10 +151,10 @@ func (g *group) isOnLinkWithRanges(i int) bool {
 	}
 
 	a := g.Addresses[i]
-	hasRanges := func(s *lb.Service) bool {
-		return g.hasRanges(s, a)
+	hasRanges := func(holder int) bool {
+		return g.hasRanges(g.Services[holder], a)
 	}
-	return slices.ContainsFunc(g.holders(a), hasRanges)
+	return slices.ContainsFunc(holders(g.Group, a), hasRanges)
 }
 
 // closes reports whether this node withholds a prefix. A route that covers more than one address goes only if the whole
@@ -174,12 +174,12 @@ func (g *group) withholds(prefix netip.Prefix) bool {
 
 // whyWithheld says why this node, which would be the only one to announce a Service, does not. It stays the writer: the
 // other nodes do not know yet that it announces nothing.
-func (g *group) whyWithheld(s *lb.Service) (lb.Reason, string) {
+func (g *group) whyWithheld(s *lb.Service, known serviceFacts) (lb.Reason, string) {
 	withholds := "node " + g.node + " withholds the addresses, for "
 	switch {
 	case g.missesProxy(s):
 		return lb.NoProxy, withholds + "the proxy there does not serve the Service yet: look at the log of its agent"
-	case g.knownOf(s).isRefused:
+	case known.isRefused:
 		return lb.FilterNotInForce, withholds + "its kernel refuses their source ranges"
 	}
 	return lb.FilterNotInForce, withholds + "it cannot keep the filter of their source ranges in force"
