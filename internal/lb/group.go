@@ -17,6 +17,8 @@ type Group struct {
 	SelectsNodes bool
 	// Proxied reports whether proxies serve a Service, or are to serve it.
 	Proxied bool
+	// holders has the result of Holders for each address; nil if the only Service has all of them.
+	holders [][]int
 }
 
 // Has reports whether a Service of the group has an address.
@@ -31,6 +33,37 @@ func (g *Group) Index(a netip.Addr) int {
 		return -1
 	}
 	return i
+}
+
+// onlyHolder is the result of Holders for a single Service.
+var onlyHolder = []int{0}
+
+// Holders returns the indexes of the Services that stay and have an address of the group. It must not be changed.
+func (g *Group) Holders(a netip.Addr) []int {
+	if g.holders == nil {
+		return onlyHolder
+	}
+	return g.holders[g.Index(a)]
+}
+
+// findHolders finds the holders of all addresses.
+func (g *Group) findHolders() {
+	isSingle := len(g.Services) == 1 && len(g.Leaving) == 0
+	if isSingle {
+		return
+	}
+
+	g.holders = make([][]int, len(g.Addresses))
+	for i, s := range g.Services {
+		for _, a := range s.Addresses {
+			known := &g.holders[g.Index(a)]
+			n := len(*known)
+			isDuplicate := n > 0 && (*known)[n-1] == i
+			if !isDuplicate {
+				*known = append(*known, i)
+			}
+		}
+	}
 }
 
 // Groups are the sharing groups of some Services. The zero value has none.
@@ -176,6 +209,7 @@ func (f *former) group(first int, others []int) *Group {
 
 	slices.SortFunc(out.Addresses, netip.Addr.Compare)
 	out.Addresses = slices.Clip(slices.Compact(out.Addresses))
+	out.findHolders()
 	return out
 }
 

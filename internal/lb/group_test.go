@@ -94,6 +94,7 @@ func check(t *testing.T, groups *Groups, services []*Service, leaving []Leaving)
 	names := map[string]*Group{}
 	count := 0
 	for _, g := range groups.All {
+		checkHolders(t, g)
 		for _, s := range slices.Concat(g.Services, g.Leaving) {
 			count++
 			other := names[name[s.Key]]
@@ -124,5 +125,22 @@ func check(t *testing.T, groups *Groups, services []*Service, leaving []Leaving)
 	}
 	if !slices.IsSortedFunc(groups.All, order) {
 		t.Fatal("the groups are not in order")
+	}
+}
+
+// checkHolders compares the holders of each address with the Services that have it.
+func checkHolders(t *testing.T, g *Group) {
+	t.Helper()
+	for _, a := range g.Addresses {
+		var want []int
+		for i, s := range g.Services {
+			if slices.Contains(s.Addresses, a) {
+				want = append(want, i)
+			}
+		}
+		got := g.Holders(a)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%s has the holders %v, want %v", a, got, want)
+		}
 	}
 }

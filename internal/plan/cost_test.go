@@ -17,8 +17,8 @@ import (
 func TestCostGrowsInProportion(t *testing.T) {
 	for name, chain := range chains {
 		t.Run(name, func(t *testing.T) {
-			short := cost(chain(500))
-			long := cost(chain(2000))
+			short := cost(t, chain(2000))
+			long := cost(t, chain(8000))
 			t.Logf("%v, and %v for four times as much", short, long)
 			if long > 8*short {
 				t.Errorf("four times as much costs %v, not %v", long, short)
@@ -30,6 +30,22 @@ func TestCostGrowsInProportion(t *testing.T) {
 // chains are groups of n Services that this node owns.
 var chains = map[string]func(n int) lb.State{
 	"all served": chained,
+	"kube-proxy serves none": func(n int) lb.State {
+		s := chained(n)
+		s.Here.Unserved = map[lb.Key]bool{}
+		for _, one := range s.Services {
+			s.Here.Unserved[one.Key] = true
+		}
+		return s
+	},
+	"with a slice of ports on each address": func(n int) lb.State {
+		s := chained(n)
+		for i := range n {
+			one := lb.PortSlice{Address: s.Services[i].Addresses[0], Node: "w3"}
+			s.Slices = append(s.Slices, one)
+		}
+		return s
+	},
 }
 
 // chained returns n Services, each of which shares one address with the one before and one with the next one. This node
@@ -37,6 +53,7 @@ var chains = map[string]func(n int) lb.State{
 func chained(n int) lb.State {
 	s := base()
 	s.Nodes["w1"].Labels["owner"] = "yes"
+	s.Pools[0].Ranges[0] = lb.Range{From: numbered(v4, 0), To: numbered(v4, 65535)}
 	s.L2Advertisements[0].NodeSelectors = labelled("owner", "yes")
 	first := s.Services[0]
 	s.Services = nil
@@ -67,7 +84,8 @@ func numbered(family netip.Addr, i int) netip.Addr {
 }
 
 // cost returns the least processor time of a plan in few tries: it does not depend on what else runs.
-func cost(s lb.State) time.Duration {
+func cost(t *testing.T, s lb.State) time.Duration {
+	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -81,9 +99,12 @@ func cost(s lb.State) time.Duration {
 	for range 3 {
 		var m Memory
 		begin := used()
-		m.ForNode("w1", s)
+		p := m.ForNode("w1", s)
 		m.Egress()
 		took := used() - begin
+		if p.Owners.Len() <= len(s.Services) {
+			t.Fatalf("of %d Services only %d addresses have an owner", len(s.Services), p.Owners.Len())
+		}
 		if least == 0 || took < least {
 			least = took
 		}

@@ -208,7 +208,7 @@ func (p *planner) passes() (out []lb.EgressPass) {
 		if s.Node == p.node || g == nil {
 			continue
 		}
-		holders := holders(g, s.Address)
+		holders := g.Holders(s.Address)
 		if len(holders) == 0 {
 			continue
 		}

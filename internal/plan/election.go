@@ -68,7 +68,7 @@ func (g *group) election(s *lb.Service, a netip.Addr) *election {
 	}
 	*held = e
 
-	indexes := holders(g.Group, a)
+	indexes := g.Holders(a)
 	e.isShared = len(indexes) > 1
 	g.addServices(e, g.oldestFirst(indexes), a)
 	isLocal := func(o *lb.Service) bool {

@@ -98,16 +98,6 @@ func (g *group) known(a netip.Addr) *addressFacts {
 	return &g.in.addresses[g.Index(a)]
 }
 
-// holders returns the indexes of the Services of a group that stay and have an address.
-func holders(g *lb.Group, a netip.Addr) (indexes []int) {
-	for i, s := range g.Services {
-		if slices.Contains(s.Addresses, a) {
-			indexes = append(indexes, i)
-		}
-	}
-	return indexes
-}
-
 // isNew reports whether this node has no previous plan: its speaker has just started, or was stopped for long.
 func (g *group) isNew() bool {
 	return g.state.Here.Previous == nil

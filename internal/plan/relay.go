@@ -102,12 +102,13 @@ func (g *group) former(s *lb.Service, a netip.Addr) (name string, start time.Tim
 // record in lb.Service.AnnouncedBy; "" for none. It prefers a record that names another node.
 func (g *group) announcedBy(s *lb.Service, a netip.Addr) string {
 	by := s.AnnouncedBy.Of(a)
-	for _, other := range g.Services {
-		isOther := by == "" || by == g.node
-		if isOther && slices.Contains(other.Addresses, a) {
-			by = cmp.Or(other.AnnouncedBy.Of(a), by)
+	for _, holder := range g.Holders(a) {
+		if by != "" && by != g.node {
+			break
 		}
+		by = cmp.Or(g.Services[holder].AnnouncedBy.Of(a), by)
 	}
+
 	return by
 }
 

@@ -154,7 +154,7 @@ func (g *group) isOnLinkWithRanges(i int) bool {
 	hasRanges := func(holder int) bool {
 		return g.hasRanges(g.Services[holder], a)
 	}
-	return slices.ContainsFunc(holders(g.Group, a), hasRanges)
+	return slices.ContainsFunc(g.Holders(a), hasRanges)
 }
 
 // closes reports whether this node withholds a prefix. A route that covers more than one address goes only if the whole
