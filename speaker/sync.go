@@ -98,8 +98,8 @@ type stops struct {
 	withdrawn   atomic.Bool
 	// markRemoved ends the process, so that the kubelet starts a new one.
 	markRemoved lb.Signal
-	// stopping reports whether this speaker was ordered to stop. saidGoodbye reports whether it has planned since, so
-	// that the other speakers know.
+	// stopping reports whether this speaker was ordered to stop. saidGoodbye reports whether it has planned everything
+	// since, so that the other speakers know.
 	stopping, saidGoodbye atomic.Bool
 	hang                  *hang
 	// hung reports whether a run hung, and no later plan has handed the addresses over yet.
@@ -173,7 +173,7 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 
 	again, err = w.run(in, view, metadata)
 	m.Confirm(view)
-	w.saidGoodbye.Store(in.stopping)
+	w.saidGoodbye.Store(in.stopping && !w.memory.IsLate())
 	w.conntrack.Set(w.lostEndpoints(in.speakers, view.Alive))
 	return again, err
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 
@@ -10,7 +11,7 @@ import (
 // After the death of a node the groups that it concerns are planned and announced before the others: of 10,000
 // addresses on 1,000 nodes a dozen move, and the plan of all takes a tenth of a second.
 
-// manyGroups is the number of groups from which on that is worth a second run.
+// manyGroups is the number of groups from which on that is worth a second run, unless Memory.stagedFrom has another.
 const manyGroups = 1000
 
 // IsLate reports whether the last plan has only what concerns nodes that died, came back or changed their state, and
@@ -20,10 +21,10 @@ func (m *Memory) IsLate() bool {
 }
 
 // concerned returns a function that reports whether a group is planned before others: a node whose state differs owns
-// one of its addresses, or no node does. It returns nil if all groups are planned at once: they are few, something else
-// differs, or the last plan left a rest.
+// one of its addresses, stands in for the owner, or owned it and gets its older connections; or no node owns it. It
+// returns nil if all groups are planned at once: they are few, something else differs, or the last plan left a rest.
 func (m *Memory) concerned(before, c *common) func(*lb.Group, *effects) bool {
-	areFew := len(m.groups.All) < manyGroups
+	areFew := len(m.groups.All) < cmp.Or(m.stagedFrom, manyGroups)
 	if before == nil || areFew || m.IsLate() {
 		return nil
 	}
@@ -42,7 +43,11 @@ func (m *Memory) concerned(before, c *common) func(*lb.Group, *effects) bool {
 			return true
 		}
 		isConcerned := func(a addressEffects) bool {
-			return a.owner == "" || changed[a.owner]
+			isRelayed := a.relay != nil && changed[a.relay.Former]
+			return a.owner == "" ||
+				changed[a.owner] ||
+				changed[a.standIn] ||
+				isRelayed
 		}
 		return slices.ContainsFunc(e.addresses, isConcerned)
 	}

@@ -39,6 +39,8 @@ type effects struct {
 type addressEffects struct {
 	// owner announces the address by ARP and NDP; "" for none.
 	owner string
+	// standIn answers with the owner's MAC; "" for none.
+	standIn string
 	// announcement and relay of this node; nil for none.
 	announcement *lb.Announcement
 	relay        *lb.Relay

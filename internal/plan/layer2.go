@@ -89,6 +89,10 @@ func (g *group) announce(
 
 	here := g.effect(a)
 	here.owner = won.owner.Name
+	if won.standIn != nil {
+		here.standIn = won.standIn.Name
+	}
+
 	if won.owner.Name != g.node {
 		g.leave(a, ads, won)
 		return

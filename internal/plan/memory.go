@@ -16,6 +16,8 @@ type Memory struct {
 	groups  lb.Groups
 	table   memo.Table[*lb.Group, inputs, effects]
 	planner *planner
+	// stagedFrom replaces manyGroups if it is not 0.
+	stagedFrom int
 }
 
 // planner joins the effects of all groups in the plan of one node.

@@ -1,0 +1,85 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/lb"
+)
+
+// lanOf returns base with n Services of one address each.
+func lanOf(n int) lb.State {
+	s := base()
+	first := s.Services[0]
+	s.Services = nil
+
+	for i := range n {
+		one := new(*first)
+		one.Key.Name = fmt.Sprintf("%02d", i)
+		one.AnnouncedBy = nil
+		one.Addresses = []netip.Addr{numbered(v4, 2<<8+20+i)}
+		s.Services = append(s.Services, one)
+	}
+
+	return s
+}
+
+// TestConcerned checks that the first plan after a node changed has all that this node does about addresses which the
+// node owns, answers for, or owned.
+func TestConcerned(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, change string
+	}{
+		"an owner dies":                      {"", "dead w3"},
+		"an owner's speaker ends":            {"", "down w3"},
+		"a node that stands in dies":         {"down w2", "dead w3"},
+		"the speaker of a stand-in ends":     {"down w2", "down w3"},
+		"the former owner of addresses dies": {"previous w3", "dead w3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, m := lanOf(30), Memory{stagedFrom: 1}
+			if tt.before != "" {
+				do(t, &s, tt.before)
+				everywhere(&s)
+			}
+			m.ForNode("w1", s)
+
+			s.Members = maps.Clone(s.Members)
+			s.SpeakerDown = maps.Clone(s.SpeakerDown)
+			do(t, &s, tt.change)
+			first, want := m.ForNode("w1", s), ForNode("w1", s)
+			if !m.IsLate() {
+				t.Error("the first plan leaves no rest")
+			}
+			diff := cmp.Diff(sent(want), sent(first), inside...)
+			if diff != "" {
+				t.Errorf("the first plan: -ForNode +Memory\n%s", diff)
+			}
+		})
+	}
+}
+
+// everywhere gives all addresses the previous owner that the order gave one.
+func everywhere(s *lb.State) {
+	if s.Here.Previous == nil {
+		return
+	}
+
+	owners := map[netip.Addr]string{}
+	for _, one := range s.Services {
+		owners[one.Addresses[0]] = s.Here.Previous.Owners.Of(v4)
+	}
+	s.Here.Previous = &lb.Previous{Owners: lb.MapOf(owners)}
+}
+
+// sent returns which node owns what by a plan, and what this node answers and relays.
+func sent(p Plan) []any {
+	return []any{
+		maps.Collect(p.Owners.All()),
+		maps.Collect(p.Announcements.All()),
+		maps.Collect(p.Relays.All()),
+	}
+}
