@@ -14,18 +14,22 @@ import (
 // manyGroups is the number of groups from which on that is worth a second run, unless Memory.stagedFrom has another.
 const manyGroups = 1000
 
+// maxStages is the number of plans in a row that may leave a rest: nodes of a rack die one after another.
+const maxStages = 4
+
 // IsLate reports whether the last plan has only what concerns nodes that died, came back or changed their state, and
-// leaves other groups as they were. The next plan, which is to be made at once, has the rest.
+// leaves other groups as they were. The next plan, which is to be made at once, has the rest, or what more such nodes
+// concern.
 func (m *Memory) IsLate() bool {
 	return m.table.IsLate()
 }
 
 // concerned returns a function that reports whether a group is planned before others: a node whose state differs owns
 // one of its addresses, stands in for the owner, or owned it and gets its older connections; or no node owns it. It
-// returns nil if all groups are planned at once: they are few, something else differs, or the last plan left a rest.
+// returns nil if all groups are planned at once: they are few, something else differs, or maxStages plans left a rest.
 func (m *Memory) concerned(before, c *common) func(*lb.Group, *effects) bool {
 	areFew := len(m.groups.All) < cmp.Or(m.stagedFrom, manyGroups)
-	if before == nil || areFew || m.IsLate() {
+	if before == nil || areFew || m.stages >= maxStages {
 		return nil
 	}
 

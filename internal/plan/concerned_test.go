@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -81,5 +82,28 @@ func sent(p Plan) []any {
 		maps.Collect(p.Owners.All()),
 		maps.Collect(p.Announcements.All()),
 		maps.Collect(p.Relays.All()),
+	}
+}
+
+// TestConcernedInARow checks that of nodes that die one after another, as in a rack, each has its addresses moved by a
+// first plan, but that the rest does not wait for ever.
+func TestConcernedInARow(t *testing.T) {
+	s, m := largeCluster(2*manyGroups, "L2"), Memory{}
+	m.ForNode("node1", s)
+
+	for i := range maxStages + 2 {
+		s.Members = maps.Clone(s.Members)
+		delete(s.Members, fmt.Sprint("node", 2+i))
+		got, want := m.ForNode("node1", s), ForNode("node1", s)
+		if !got.Owners.Same(want.Owners) {
+			t.Errorf("death %d: the plan has not all owners", i)
+		}
+		isRestLeft := i != maxStages
+		if m.IsLate() != isRestLeft {
+			t.Errorf("death %d: the plan leaves a rest: %v, want %v", i, m.IsLate(), isRestLeft)
+		}
+		if !m.IsLate() && !reflect.DeepEqual(got, want) {
+			t.Errorf("death %d: -ForNode +Memory\n%s", i, cmp.Diff(want, got, inside...))
+		}
 	}
 }

@@ -16,6 +16,8 @@ type Memory struct {
 	groups  lb.Groups
 	table   memo.Table[*lb.Group, inputs, effects]
 	planner *planner
+	// stages is the number of last plans in a row that left a rest.
+	stages int
 	// stagedFrom replaces manyGroups if it is not 0.
 	stagedFrom int
 }
@@ -80,6 +82,11 @@ func (m *Memory) ForNode(node string, s lb.State) Plan {
 		Compute: c.planGroup,
 		IsFirst: m.concerned(last.common, c),
 	})
+	m.stages++
+	if !m.IsLate() {
+		m.stages = 0
+	}
+
 	p.join()
 	m.planner = p
 	return p.plan
