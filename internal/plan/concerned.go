@@ -25,8 +25,9 @@ func (m *Memory) IsLate() bool {
 }
 
 // concerned returns a function that reports whether a group is planned before others: a node whose state differs owns
-// one of its addresses, stands in for the owner, or owned it and gets its older connections; or no node owns it. It
-// returns nil if all groups are planned at once: they are few, something else differs, or maxStages plans left a rest.
+// one of its addresses, stands in for the owner, or owned it and gets its older connections; or no node owns an address
+// that an L2Advertisement selects. It returns nil if all groups are planned at once: they are few, something else
+// differs, or maxStages plans left a rest.
 func (m *Memory) concerned(before, c *common) func(*lb.Group, *effects) bool {
 	areFew := len(m.groups.All) < cmp.Or(m.stagedFrom, manyGroups)
 	if before == nil || areFew || m.stages >= maxStages {
@@ -47,8 +48,9 @@ func (m *Memory) concerned(before, c *common) func(*lb.Group, *effects) bool {
 			return true
 		}
 		isConcerned := func(a addressEffects) bool {
+			isUnowned := a.isSelected && a.owner == ""
 			isRelayed := a.relay != nil && changed[a.relay.Former]
-			return a.owner == "" ||
+			return isUnowned ||
 				changed[a.owner] ||
 				changed[a.standIn] ||
 				isRelayed

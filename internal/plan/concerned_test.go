@@ -107,3 +107,30 @@ func TestConcernedInARow(t *testing.T) {
 		}
 	}
 }
+
+// TestUnowned checks that addresses without an owner are planned first if a node may come back to own them, and wait if
+// BGP alone advertises them.
+func TestUnowned(t *testing.T) {
+	for name, tt := range map[string]struct {
+		orders string
+		isLate bool
+	}{
+		"BGP alone advertises them":          {"nol2; dead w3", true},
+		"the only node that may own is back": {"l2nodes w3; dead w3", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, m := lanOf(30), Memory{stagedFrom: 1}
+			do(t, &s, tt.orders)
+			p := m.ForNode("w1", s)
+			if p.Owners.Len() > 0 {
+				t.Fatalf("%d addresses have an owner", p.Owners.Len())
+			}
+
+			s.Members = set([]string{"w1", "w2", "w3"})
+			m.ForNode("w1", s)
+			if m.IsLate() != tt.isLate {
+				t.Errorf("the first plan leaves a rest: %v", m.IsLate())
+			}
+		})
+	}
+}

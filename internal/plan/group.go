@@ -37,6 +37,8 @@ type effects struct {
 
 // addressEffects are what this node does with an address.
 type addressEffects struct {
+	// isSelected reports whether an L2Advertisement selects the address.
+	isSelected bool
 	// owner announces the address by ARP and NDP; "" for none.
 	owner string
 	// standIn answers with the owner's MAC; "" for none.

@@ -22,6 +22,7 @@ func (g *group) layer2(s *lb.Service, known serviceFacts) Outcome {
 			continue
 		}
 		out.Selected = true
+		g.effect(a).isSelected = true
 		at.closed = at.closed || g.withholds(single(a))
 
 		won, why := g.elect(s, a, ads)
