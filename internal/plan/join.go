@@ -124,7 +124,7 @@ func (p *planner) joinRoutes() {
 		}
 	}
 
-	p.replaceConflicts(prefixes, t.conflicts)
+	p.replaceConflicts(prefixes, t.conflicts())
 
 	last := p.plan.Routes
 	routes := t.lists()

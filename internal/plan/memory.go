@@ -42,7 +42,8 @@ type planner struct {
 
 	// exceptions are the Services that may widen or narrow the ranges of pools.
 	exceptions []*lb.Service
-	// conflicts are as in routeTable; contradicted are the Services that have such a sentence in the last plan.
+	// conflicts has the result of routeTable.conflicts. contradicted are the Services that have such a sentence in the
+	// last plan.
 	conflicts    map[netip.Prefix]string
 	contradicted []lb.Key
 }

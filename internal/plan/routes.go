@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -15,15 +16,14 @@ type routeTable struct {
 	ads []lb.BGPAdvertisement
 	// routes has the attributes of each prefix for each peer.
 	routes map[netip.Prefix]map[string]*attributes
-	// conflicts has a sentence for each prefix to which advertisements give two values of an attribute. The values of
-	// the oldest one are used: without the route the Service would fail.
-	conflicts map[netip.Prefix]string
 }
 
 // attributes of a route to a peer: what the oldest advertisement gives, and the communities of all.
 type attributes struct {
 	// oldest is the index of the oldest advertisement so far.
-	oldest      int
+	oldest int
+	// contrary is the index of the oldest advertisement with other values; -1 for none.
+	contrary    int
 	communities []lb.Community
 	// staying: this node does not leave all addresses inside.
 	staying bool
@@ -41,9 +41,8 @@ type routeTo struct {
 // newRouteTable returns a table without routes.
 func newRouteTable(ads []lb.BGPAdvertisement) routeTable {
 	return routeTable{
-		ads:       ads,
-		routes:    map[netip.Prefix]map[string]*attributes{},
-		conflicts: map[netip.Prefix]string{},
+		ads:    ads,
+		routes: map[netip.Prefix]map[string]*attributes{},
 	}
 }
 
@@ -57,27 +56,71 @@ func (t routeTable) add(one routeTo) {
 
 	r := byPeer[one.peer]
 	if r == nil {
-		r = &attributes{oldest: one.ad}
+		r = &attributes{
+			oldest:   one.ad,
+			contrary: -1,
+		}
 		byPeer[one.peer] = r
 	}
 
 	r.staying = r.staying || !one.leaving
-	older, younger := &t.ads[min(r.oldest, one.ad)], &t.ads[max(r.oldest, one.ad)]
-	r.oldest = min(r.oldest, one.ad)
-	if older.LocalPref != younger.LocalPref || older.MED != younger.MED || older.Prepend != younger.Prepend {
-		t.conflicts[one.prefix] = fmt.Sprintf(
-			"BGPAdvertisement %q is older than %q and gives %s another localPref, med or asPathPrepend, which is used",
-			older.Name,
-			younger.Name,
-			one.prefix,
-		)
+	differs := !haveSameValues(&t.ads[r.oldest], &t.ads[one.ad])
+	isFirst := r.contrary < 0 || one.ad < r.contrary
+	switch {
+	case differs && one.ad < r.oldest:
+		r.contrary = r.oldest
+	case differs && isFirst:
+		r.contrary = one.ad
 	}
 
+	r.oldest = min(r.oldest, one.ad)
 	for _, c := range t.ads[one.ad].Communities {
 		if !slices.Contains(r.communities, c) {
 			r.communities = append(r.communities, c)
 		}
 	}
+}
+
+// haveSameValues reports whether two advertisements give a route the same values of the attributes that have only one.
+func haveSameValues(a, b *lb.BGPAdvertisement) bool {
+	return a.LocalPref == b.LocalPref &&
+		a.MED == b.MED &&
+		a.Prepend == b.Prepend
+}
+
+// conflicts returns a sentence for each prefix to which advertisements give two values of an attribute. The values of
+// the oldest one are used: without the route the Service would fail.
+func (t routeTable) conflicts() map[netip.Prefix]string {
+	out := map[netip.Prefix]string{}
+	for prefix, byPeer := range t.routes {
+		var first *attributes
+		for _, r := range byPeer {
+			isFirst := first == nil || r.compare(first) < 0
+			if r.contrary >= 0 && isFirst {
+				first = r
+			}
+		}
+		if first == nil {
+			continue
+		}
+
+		out[prefix] = fmt.Sprintf(
+			"BGPAdvertisement %q is older than %q and gives %s another localPref, med or asPathPrepend, which is used",
+			t.ads[first.oldest].Name,
+			t.ads[first.contrary].Name,
+			prefix,
+		)
+	}
+
+	return out
+}
+
+// compare orders attributes by the age of the advertisements that contradict each other.
+func (r *attributes) compare(o *attributes) int {
+	return cmp.Or(
+		cmp.Compare(r.oldest, o.oldest),
+		cmp.Compare(r.contrary, o.contrary),
+	)
 }
 
 // lists returns the routes of each prefix, each with all peers for which its attributes are the same.
