@@ -21,10 +21,10 @@
 //	                                from no MAC in the set speakers ──► dup to that node, drop here
 //	steer      (prerouting, -90)    of a connection that a pod opened to outside, if the default route does not lead
 //	                                over the link of its address ──► mark with the number of the way
-//	forward    (forward, -10)       ──► no mark; leaves by an uplink:
-//	                                  of a translated connection, but not from the pod of its source ──► refuse,
-//	                                    or not by the link of its address ──► drop
-//	                                  new, from a source without a right ──► refuse
+//	forward    (forward, -10)       ──► no mark;
+//	                                of a translated connection, but not from the pod of its source ──► refuse,
+//	                                  or not by the link of its address ──► drop
+//	                                new, from a source without a right, leaves by an uplink ──► refuse
 //	translate  (postrouting, 90)    new, from a pod with a right, by the link of its address ──► address and slice
 //
 // The chain pass comes before conntrack and before the guard chain of the packet filter (-149), which would drop such
@@ -50,7 +50,8 @@
 //
 // Inside of the cluster are Desired.Inside, the nodes, all egress addresses, link-local, multicast and loopback
 // addresses, and the prefixes that the main routing table sends through another node. Nothing is translated to them,
-// nor to an address that kube-proxy translated, nor on links that cannot announce, such as tunnels.
+// nor to an address that kube-proxy translated, nor on links that neither may announce nor have a default route, such
+// as the tunnels of network plugins.
 //
 // # Ways
 //

@@ -126,8 +126,9 @@ func (t *Translator) Set(d Desired) {
 	t.arrived.Kick()
 }
 
-// readUplinks returns the links that lead out of the cluster: links that may announce addresses, and links of the
-// desired state. A link that is down stays an uplink, so no packet leaves by it untranslated when it is up again.
+// readUplinks returns the links that lead out of the cluster: links that may announce addresses, links of the desired
+// state, and links with a default route, whatever they are. A link that is down stays an uplink if it may announce, so
+// no packet leaves by it untranslated when it is up again.
 func (t *Translator) readUplinks(d *Desired) map[string]int {
 	named := make(map[string]bool)
 	for _, s := range d.Sources {
@@ -143,8 +144,9 @@ func (t *Translator) readUplinks(d *Desired) map[string]int {
 	out := make(map[string]int)
 	for _, l := range t.config.Links() {
 		l.Up = true
-		isWanted := l.Usable() || named[l.Name]
-		if isWanted && l.CanAnnounce() {
+		isWanted := l.Usable() || named[l.Name] && l.CanAnnounce()
+		hasDefault := l.Default || len(l.Ways) > 0
+		if isWanted || hasDefault && !l.Loopback {
 			out[l.Name] = l.Index
 		}
 	}

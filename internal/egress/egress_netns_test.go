@@ -229,3 +229,30 @@ func TestFlap(t *testing.T) {
 		}
 	})
 }
+
+// TestHairpin: a pod's connection that a router sends back to the cluster has an egress address as its own source. It
+// reaches a pod of this node.
+func TestHairpin(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		n, other := w.nodes[0], w.nodes[1]
+		p := w.addPod(n, 2)
+		w.set()
+		p.Serve(fmt.Sprintf(":%d", echoPort), whoami)
+		other.AddAddress("eth0", vip4+"/32", vip6+"/128")
+		for _, to := range p.all() {
+			other.Output("ip", "route", "add", to, "via", n.address().of(to))
+			other.Do(func() {
+				d := net.Dialer{Timeout: patient, LocalAddr: &net.TCPAddr{IP: net.ParseIP(vips.of(to))}}
+				c, err := d.Dial("tcp", net.JoinHostPort(to, fmt.Sprint(echoPort)))
+				must(t, err)
+				defer c.Close()
+				source, err := ask(c, patient)
+				must(t, err)
+				if source.Addr().String() != vips.of(to) {
+					t.Errorf("the pod sees %v", source)
+				}
+			})
+		}
+	})
+}

@@ -16,7 +16,7 @@ const tableName = "holdfast-egress"
 
 // Names of the sets of a table.
 const (
-	// uplinksSet holds the links that lead out of the cluster. Packets that leave by others are not touched.
+	// uplinksSet holds the links that lead out of the cluster. New connections that leave by others are not touched.
 	uplinksSet = "uplinks"
 	// bridgesSet holds the bridges whose ports lead to pods in sourcesSet. Packets from them need portMark.
 	bridgesSet = "bridges"

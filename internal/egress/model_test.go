@@ -172,3 +172,26 @@ func TestChooseWays(t *testing.T) {
 		}
 	}
 }
+
+// TestReadUplinks: besides links that may announce, those with a default route lead out of the cluster, but tunnels of
+// network plugins do not.
+func TestReadUplinks(t *testing.T) {
+	mac := lb.MAC{2, 0, 0, 0, 0, 1}
+	links := []lb.Interface{
+		{Index: 1, Name: "lo", Loopback: true, Default: true},
+		{Index: 2, Name: "eth0", MAC: mac},
+		{Index: 3, Name: "eth1", MAC: mac, NoClients: true},
+		{Index: 4, Name: "eth2", MAC: mac, NoClients: true, Default: true},
+		{Index: 5, Name: "wg0", NoARP: true, NoClients: true, Ways: []lb.Way{{Family: lb.IPv6}}},
+		{Index: 6, Name: "flannel.1", MAC: mac, NoClients: true},
+		{Index: 7, Name: "eth3", MAC: mac, NoClients: true},
+		{Index: 8, Name: "tun0", NoARP: true, NoClients: true},
+	}
+	tr := New(Config{Log: testLog(t), Links: func() []lb.Interface { return links }})
+	d := &Desired{}
+	d.Sources = []lb.EgressSource{{Link: "eth3"}, {Link: "tun0"}}
+	want := map[string]int{"eth0": 2, "eth2": 4, "wg0": 5, "eth3": 7}
+	if diff := cmp.Diff(want, tr.readUplinks(d)); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}

@@ -58,12 +58,14 @@ func (f *family) translate() []nft.Rule {
 	}
 }
 
-// forward returns the rules about packets that leave by an uplink. Their route is known, so the marks of ways end. The
-// gate checks the packets of translated connections, because the entry of a former pod must not serve the next pod with
-// its address. New connections of sources need a right.
+// forward returns the rules about packets that leave. Their route is known, so the marks of ways end. The gate checks
+// the packets of translated connections by whichever link, because the entry of a former pod must not serve the next
+// pod with its address. New connections of sources need a right if they leave by an uplink.
 func (f *family) forward() []nft.Rule {
 	isTranslated := slices.Concat(
 		direction(directionOriginal),
+		// Else the address is the client's own: a router sends a pod's connection back to the cluster.
+		nft.Status(expr.CmpOpNeq, ipsSrcNAT),
 		f.LoadTupleDestination(directionReply, keyReg),
 		in(addressesSet),
 	)
@@ -81,12 +83,12 @@ func (f *family) forward() []nft.Rule {
 			in(steeredSet),
 			nft.ChangeMark(wayMask, 0),
 		),
+		slices.Concat(isTranslated, goTo(gateChain)),
 		slices.Concat(
 			nft.Expr(meta(expr.MetaKeyOIF)),
 			notIn(uplinksSet),
 			accept(),
 		),
-		slices.Concat(isTranslated, goTo(gateChain)),
 		slices.Concat(isNew, goTo(openChain)),
 	}
 }

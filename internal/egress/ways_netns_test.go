@@ -248,9 +248,18 @@ func TestWaysReuse(t *testing.T) {
 }
 
 // TestWaysWithout: where the link has no default route, new connections are refused at once unless a specific route
-// leads over it, and older ones leave by no other link. They go on when there is one.
+// leads over it, and older ones leave by no other link. They go on when there is one. Whether the other link may
+// announce does not matter.
 func TestWaysWithout(t *testing.T) {
+	for _, excluded := range []string{"none", "eth1"} {
+		t.Run(excluded, func(t *testing.T) { testWaysWithout(t, excluded) })
+	}
+}
+
+func testWaysWithout(t *testing.T, excluded string) {
 	withCore(t, func(t *testing.T, w *world, n *node, p *pod) {
+		w.excluded = excluded
+		w.set()
 		var open []net.Conn
 		each(t, func(t *testing.T, network, to string) { open = append(open, p.dial(t, network, to, echoPort)) })
 		for _, c := range open {

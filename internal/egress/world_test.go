@@ -95,6 +95,8 @@ type world struct {
 	core   *nstest.NS
 	ways   []lb.EgressWay
 	inside []netip.Prefix
+	// excluded is the link on which no node may announce.
+	excluded string
 	// say makes the partner send a line on every connection to laterPort.
 	say chan struct{}
 }
@@ -181,7 +183,8 @@ func (w *world) links(n *node) (out []lb.Interface) {
 		isPod := strings.HasPrefix(a.Name, "pod") || strings.HasPrefix(a.Name, "cni")
 		out = append(out, lb.Interface{
 			Index: a.Index, Name: a.Name, MAC: lb.MACFrom(a.HardwareAddr), Up: a.Flags&net.FlagUp != 0,
-			Loopback: a.Flags&net.FlagLoopback != 0, Port: a.MasterIndex != 0, NoClients: isPod,
+			Loopback: a.Flags&net.FlagLoopback != 0, Port: a.MasterIndex != 0, NoClients: isPod || a.Name == w.excluded,
+			Default: w.core != nil && a.Name == "eth1",
 		})
 	}
 	return out
