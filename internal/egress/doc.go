@@ -19,8 +19,8 @@
 //
 //	pass       (prerouting, -299)   an answer, an echo reply or an ICMP error for a port of another node's slice,
 //	                                from no MAC in the set speakers ──► dup to that node, drop here
-//	steer      (prerouting, -90)    of a connection that a pod opened to outside, if the default route does not lead
-//	                                over the link of its address ──► mark with the number of the way
+//	steer      (prerouting, -90)    of a connection that a pod opened to outside, new or translated, if the default
+//	                                route does not lead over the link of its address ──► mark of the way
 //	forward    (forward, -10)       ──► no mark;
 //	                                of a translated connection, but not from the pod of its source ──► refuse,
 //	                                  or not by the link of its address ──► drop

@@ -99,7 +99,9 @@ const (
 const (
 	directionOriginal = 0
 	directionReply    = 1
-	ipsDstNAT         = 1 << 5
+	// ipsConfirmed says that the connection's first packet has left.
+	ipsConfirmed = 1 << 3
+	ipsDstNAT    = 1 << 5
 )
 
 // Offset and size of the source in an Ethernet frame, in bytes.

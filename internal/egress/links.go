@@ -259,17 +259,35 @@ func peerAddresses(socket *nl.NetlinkSocket, namespace, index int) (list []netip
 	return list, nil
 }
 
-// leavesByUplink reports whether the node's route to a destination leads over an uplink; true if that is unknown.
-func (m *model) leavesByUplink(destination netip.Addr) bool {
-	routes, err := netlink.RouteGet(destination.AsSlice())
-	if err != nil || len(routes) == 0 {
+// leavesByUplink reports whether the route of a source to a destination leads over an uplink; true if that is unknown.
+func (m *model) leavesByUplink(s source, destination netip.Addr) bool {
+	exit := m.exitTo(s, destination)
+	if exit == 0 {
 		return true
 	}
 
 	for _, index := range m.uplinks {
-		if routes[0].LinkIndex == index {
+		if exit == index {
 			return true
 		}
 	}
 	return false
+}
+
+// exitTo returns the link by which new connections of a source leave to a destination; 0 if that is unknown. For a
+// source without a way it is the link of the node's own packets.
+func (m *model) exitTo(s source, destination netip.Addr) int {
+	var options netlink.RouteGetOptions
+	number := m.wayOf(s).number
+	if number > 0 {
+		options.IifIndex = s.port.link()
+		options.SrcAddr = s.Pod.AsSlice()
+		options.Mark = wayMark(number)
+	}
+
+	routes, err := netlink.RouteGetWithOptions(destination.AsSlice(), &options)
+	if err != nil || len(routes) == 0 {
+		return 0
+	}
+	return routes[0].LinkIndex
 }

@@ -204,7 +204,7 @@ func (t *Translator) learn(m *model) (list []sweep) {
 		t.known[pod] = r
 		isNew := sweepAll || !former.equal(r)
 		if isNew && s.hasRight() {
-			list = append(list, sweep{pod: pod, deletes: m.beganBefore(r)})
+			list = append(list, sweep{pod: pod, deletes: m.beganBefore(s)})
 		}
 	}
 
@@ -212,19 +212,19 @@ func (t *Translator) learn(m *model) (list []sweep) {
 }
 
 // beganBefore returns a function that reports whether a connection to outside of the cluster is not translated as a
-// right says. It may be called without locks, because a model does not change.
-func (m *model) beganBefore(r right) func(entry) bool {
-	slice := lb.PortSlice{Address: r.address, First: r.first}
+// source's right says. It may be called without locks, because a model does not change.
+func (m *model) beganBefore(s source) func(entry) bool {
+	slice := lb.PortSlice{Address: s.Address, First: s.First}
 	routes := make(map[netip.Addr]bool)
 	return func(e entry) bool {
-		isTranslated := e.translated == r.address && slice.Has(e.port)
+		isTranslated := e.translated == s.Address && slice.Has(e.port)
 		if isTranslated || e.isDstNAT || m.isInside(e.destination) {
 			return false
 		}
 
 		leaves, known := routes[e.destination]
 		if !known {
-			leaves = m.leavesByUplink(e.destination)
+			leaves = m.leavesByUplink(s, e.destination)
 			routes[e.destination] = leaves
 		}
 		return leaves

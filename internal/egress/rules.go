@@ -12,13 +12,22 @@ import (
 )
 
 // steer returns the rules that mark the packets which take a way: packets of connections that pods opened to outside of
-// the cluster. Answers to connections that others opened go as before, and so does what kube-proxy translated.
+// the cluster. Answers to connections that others opened go as before, and so does what kube-proxy translated, and what
+// the pod began without a right.
 func (f *family) steer() []nft.Rule {
 	isOther := slices.Concat(
 		nft.Expr(meta(expr.MetaKeyIIF)),
 		notIn(steeredSet),
 	)
-	rules := []nft.Rule{slices.Concat(isOther, accept())}
+	keepsSource := slices.Concat(
+		nft.Status(expr.CmpOpNeq, ipsConfirmed),
+		f.LoadTupleDestination(directionReply, keyReg),
+		notIn(addressesSet),
+	)
+	rules := []nft.Rule{
+		slices.Concat(isOther, accept()),
+		slices.Concat(keepsSource, accept()),
+	}
 	for i, set := range waySets() {
 		rules = append(rules, slices.Concat(
 			f.loadPod(),

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
@@ -132,13 +130,8 @@ var remote = map[lb.Family]netip.Addr{
 
 // misled returns why the packets of a source do not take its way: a routing rule of another program comes first.
 func (m *model) misled(s source) string {
-	to := remote[lb.FamilyOf(s.Pod)]
-	list, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{
-		IifIndex: s.port.link(),
-		SrcAddr:  s.Pod.AsSlice(),
-		Mark:     wayMark(m.wayOf(s).number),
-	})
-	if err != nil || len(list) == 0 || list[0].LinkIndex == s.way {
+	exit := m.exitTo(s, remote[lb.FamilyOf(s.Pod)])
+	if exit == 0 || exit == s.way {
 		return ""
 	}
 	return fmt.Sprintf("a routing rule of another program leads over another link than %s", s.Link)

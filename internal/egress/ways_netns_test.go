@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -193,6 +194,51 @@ func TestWaysAnswers(t *testing.T) {
 		}
 		if seen := n.Output("nft", "list", "table", "inet", "spy"); !strings.Contains(seen, "packets 0 ") {
 			t.Errorf("answers leave by the clients' network:\n%s", seen)
+		}
+	})
+}
+
+// TestWaysBefore: a connection that the pod began before its right keeps its source, so it takes no way. Then it ends,
+// wherever the node's own packets lead.
+func TestWaysBefore(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.addCore()
+		n := w.nodes[0]
+		p := w.addPod(n, 2)
+		n.Output("nft", `add table inet spy; add chain inet spy out { type filter hook postrouting priority 300; };
+			add rule inet spy out iifname "pod2" oifname eth0 counter`)
+		var open []net.Conn
+		for _, to := range partners.all() {
+			c, source := outward(t, p, "tcp", to)
+			if source != n.core().of(to) {
+				t.Fatalf("%s sees %s before the right", to, source)
+			}
+			open = append(open, c)
+		}
+
+		w.set() // sweeps wait for Run
+		for _, c := range open {
+			got, err := ask(c, silent)
+			if err != nil || got.Addr().String() != n.core().of(host(c)) {
+				t.Errorf("%s sees %v: %v", c.RemoteAddr(), got, err)
+			}
+		}
+		if seen := n.Output("nft", "list", "table", "inet", "spy"); !strings.Contains(seen, "packets 0 ") {
+			t.Errorf("packets left by the link of the address:\n%s", seen)
+		}
+
+		nstest.Veth(t, n.NS, "pod9", newHost(t), "eth0")
+		for _, family := range []string{"-4", "-6"} {
+			n.Output("ip", family, "route", "add", "default", "dev", "pod9", "table", "99")
+			n.Output("ip", family, "rule", "add", "iif", "lo", "pref", "900", "table", "99")
+		}
+		nstest.Running(t, n.translator.Run)
+		for _, c := range open {
+			nstest.Until(t, patient, "the connection to "+c.RemoteAddr().String()+" ends", func() bool {
+				_, err := ask(c, silent)
+				return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+			})
 		}
 	})
 }
