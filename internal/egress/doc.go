@@ -59,8 +59,8 @@
 // own, which the plan takes from what the node has (Desired.Ways). Up to three ways of a family have a number. For each
 // there are two routing rules and a table, whose protocol is 72:
 //
-//	32700: fwmark 0x1000/0x3000 lookup main suppress_prefixlength 0
-//	32701: fwmark 0x1000/0x3000 lookup 7301               # and so on: 0x2000 has 7302, 0x3000 has 7303
+//	32700: fwmark 0x4/0xc lookup main suppress_prefixlength 0
+//	32701: fwmark 0x4/0xc lookup 7301               # and so on: 0x8 has 7302, 0xc has 7303
 //
 // So specific routes hold, and only the default route is another one. The marks live from after the destination NAT
 // until after the choice of the route. Rules for the pods' addresses in their place (`from POD`) would need no marks,

@@ -83,7 +83,7 @@ const (
 )
 
 // portMark marks a packet that came from a pod's own port of a bridge. kube-proxy (0x4000, 0x8000), Calico
-// (0xffff0000), Cilium (0x0f00), the AWS CNI (0x80) and the filter (0x10) use other bits.
+// (0xffff0000), Cilium (0x0f00), the AWS CNI (0x80), the portmap plugin (0x2000) and the filter (0x10) use other bits.
 const portMark = 0x20
 
 // Registers: a key from keyReg on, and values behind the longest key.

@@ -30,11 +30,30 @@ func (f *family) steer() []nft.Rule {
 	}
 	for i, set := range waySets() {
 		rules = append(rules, slices.Concat(
-			f.loadPod(),
-			in(set),
-			direction(directionOriginal),
-			f.leavesCluster(),
+			f.takesWay(set),
 			nft.ChangeMark(wayMask, wayMark(i+1)),
+		))
+	}
+	return rules
+}
+
+// takesWay matches packets of connections that pods in a set opened to outside of the cluster.
+func (f *family) takesWay(set string) nft.Rule {
+	return slices.Concat(
+		f.loadPod(),
+		in(set),
+		direction(directionOriginal),
+		f.leavesCluster(),
+	)
+}
+
+// unmark returns the rules that end the marks of ways, but no other program's with the same bits.
+func (f *family) unmark() (rules []nft.Rule) {
+	for i, set := range waySets() {
+		rules = append(rules, slices.Concat(
+			hasMark(wayMask, wayMark(i+1)),
+			f.takesWay(set),
+			nft.ChangeMark(wayMask, 0),
 		))
 	}
 	return rules
@@ -85,13 +104,8 @@ func (f *family) forward() []nft.Rule {
 		f.leavesCluster(),
 	)
 
-	return []nft.Rule{
-		slices.Concat(
-			hasMark(wayMask),
-			nft.Expr(meta(expr.MetaKeyIIF)),
-			in(steeredSet),
-			nft.ChangeMark(wayMask, 0),
-		),
+	return append(
+		f.unmark(),
 		slices.Concat(isTranslated, goTo(gateChain)),
 		slices.Concat(
 			nft.Expr(meta(expr.MetaKeyOIF)),
@@ -99,7 +113,7 @@ func (f *family) forward() []nft.Rule {
 			accept(),
 		),
 		slices.Concat(isNew, goTo(openChain)),
-	}
+	)
 }
 
 // gate returns the rules for packets of translated connections: the pod of the address must have sent them. By another
@@ -340,24 +354,15 @@ func fromBridge() nft.Rule {
 
 // notFromPort matches packets from a bridge with pods that did not come from the port of their source.
 func notFromPort() nft.Rule {
-	hasNoMark := nft.Expr(
-		meta(expr.MetaKeyMARK),
-		nft.Mask(keyReg, nft.Native(portMark)),
-		equals(nft.Native(0)...),
-	)
-	return slices.Concat(fromBridge(), hasNoMark)
+	return slices.Concat(fromBridge(), hasMark(portMark, 0))
 }
 
-// hasMark matches packets whose mark has one of some bits.
-func hasMark(bits uint32) nft.Rule {
+// hasMark matches packets whose mark has a value in some bits.
+func hasMark(mask, value uint32) nft.Rule {
 	return nft.Expr(
 		meta(expr.MetaKeyMARK),
-		nft.Mask(keyReg, nft.Native(bits)),
-		&expr.Cmp{
-			Op:       expr.CmpOpNeq,
-			Register: keyReg,
-			Data:     nft.Native(0),
-		},
+		nft.Mask(keyReg, nft.Native(mask)),
+		equals(nft.Native(value)...),
 	)
 }
 

@@ -15,8 +15,8 @@ const maxWays = 3
 // wayMask are the bits of a packet's mark with the number of its way, and 0 for the main table. The programs that
 // portMark names use none of them. A packet has them from the chain steer to the chain forward.
 const (
-	wayMask  = 0x3000
-	wayShift = 12
+	wayMask  = 0x0c
+	wayShift = 2
 )
 
 // wayMark returns the mark of a way.

@@ -117,7 +117,7 @@ func TestWays(t *testing.T) {
 	withCore(t, func(t *testing.T, w *world, n *node, p *pod) {
 		t.Log(n.routed())
 		n.Output("nft", `add table inet spy; add chain inet spy seen { type filter hook forward priority 0; };
-			add rule inet spy seen meta mark and 0x3000 != 0 counter`)
+			add rule inet spy seen meta mark and 0x0c != 0 counter`)
 		defer func() {
 			if seen := n.Output("nft", "list", "table", "inet", "spy"); !strings.Contains(seen, "packets 0 ") {
 				t.Errorf("others see marks:\n%s", seen)
@@ -161,6 +161,32 @@ func TestWays(t *testing.T) {
 			_, source := outward(t, other, "tcp", to)
 			if source != n.core().of(to) {
 				t.Errorf("another pod leaves as %s", source)
+			}
+		}
+	})
+}
+
+// TestWaysHostPort: a pod reaches itself by its own hostPort. The portmap plugin marks such packets, to masquerade them
+// later. Marks of other programs stay, even if they have bits of our own.
+func TestWaysHostPort(t *testing.T) {
+	withCore(t, func(t *testing.T, _ *world, n *node, p *pod) {
+		p.Serve(fmt.Sprintf(":%d", echoPort), whoami)
+		for family, c := range map[string]struct{ node, pod, brackets string }{
+			"ip":  {n.core().v4, p.v4, p.v4},
+			"ip6": {n.core().v6, p.v6, "[" + p.v6 + "]"},
+		} {
+			for port, mark := range map[int]uint32{8080: 0x2000, 8081: wayMark(1), 8082: wayMark(3)} {
+				n.Output("nft", fmt.Sprintf(`
+					add rule %[1]s others services %[1]s saddr %[3]s tcp dport %[5]d meta mark set mark or %[6]d
+					add rule %[1]s others services %[1]s daddr %[2]s tcp dport %[5]d dnat to %[4]s:%[7]d
+					add rule %[1]s others outgoing meta mark and %[6]d == %[6]d %[1]s daddr %[3]s masquerade`,
+					family, c.node, c.pod, c.brackets, port, mark, echoPort))
+				c, err := p.try("tcp", c.node, port, silent)
+				if err != nil {
+					t.Errorf("mark %#x: %v", mark, err)
+					continue
+				}
+				c.Close()
 			}
 		}
 	})
@@ -405,7 +431,7 @@ func TestWaysAdopt(t *testing.T) {
 		n.translator.ways = map[lb.Family]waySlots{lb.IPv4: second, lb.IPv6: second}
 		n.translator.resync()
 		before := n.routed()
-		if !strings.Contains(before, "0x2000/0x3000 lookup 7302") || strings.Contains(before, "7301") {
+		if !strings.Contains(before, "0x8/0xc lookup 7302") || strings.Contains(before, "7301") {
 			t.Fatalf("rules and routes are\n%s", before)
 		}
 		open := p.dial(t, "tcp", partner4, echoPort)
