@@ -59,13 +59,14 @@
 // own, which the plan takes from what the node has (Desired.Ways). Up to three ways of a family have a number. For each
 // there are two routing rules and a table, whose protocol is 72:
 //
-//	32700: fwmark 0x4/0xc lookup main suppress_prefixlength 0
-//	32701: fwmark 0x4/0xc lookup 7301               # and so on: 0x8 has 7302, 0xc has 7303
+//	32700: fwmark 0x4/0xc lookup main suppress_prefixlength 1  # 3 for IPv6
+//	32701: fwmark 0x4/0xc lookup 7301                          # and so on: 0x8 has 7302, 0xc has 7303
 //
-// So specific routes hold, and only the default route is another one. The marks live from after the destination NAT
-// until after the choice of the route. Rules for the pods' addresses in their place (`from POD`) would need no marks,
-// but would also turn what kube-proxy translated, packets to nodes beyond the default route, and answers to clients of
-// other links; and the kernel walks all rules for each packet.
+// So specific routes hold, and only the default route is another one; 0.0.0.0/1 with 128.0.0.0/1, and 2000::/3, count
+// as default routes. The marks live from after the destination NAT until after the choice of the route. Rules for the
+// pods' addresses in their place (`from POD`) would need no marks, but would also turn what kube-proxy translated,
+// packets to nodes beyond the default route, and answers to clients of other links; and the kernel walks all rules for
+// each packet.
 //
 // Older connections of a source never leave by another link: while their way is missing their packets are dropped. New
 // ones take the main table then, and are refused as on a wrong link. Rules and routes of other programs with these

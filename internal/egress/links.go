@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/nft"
 )
 
@@ -116,7 +117,7 @@ func (v *view) claim(pod netip.Addr, p port) {
 func (v *view) readRoutes(wanted, routers map[netip.Addr]bool) error {
 	return netlink.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{}, 0, func(r netlink.Route) bool {
 		destination, ok := prefixOf(r.Dst)
-		if !ok || destination.Bits() == 0 {
+		if !ok || destination.Bits() <= lb.FamilyOf(destination.Addr()).DefaultBits() {
 			return true
 		}
 

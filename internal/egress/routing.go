@@ -66,7 +66,7 @@ func (r *routes) add(way lb.EgressWay, number, index int) {
 	inside := *lookup
 	inside.Priority = insidePriority
 	inside.Table = unix.RT_TABLE_MAIN
-	inside.SuppressPrefixlen = 0
+	inside.SuppressPrefixlen = way.Family.DefaultBits()
 	r.rules = append(r.rules, inside, *lookup)
 
 	route := netlink.Route{

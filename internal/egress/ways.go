@@ -122,10 +122,10 @@ func (m *model) wayOf(s source) wayKey {
 	return wayKey{f, chosen.number(s.way)}
 }
 
-// remote are destinations that no specific route covers, except for routes that refuse: RFC 1112 section 4, RFC 6666.
+// remote are destinations that no specific route covers, except for routes that refuse: RFC 1112 section 4, RFC 9637.
 var remote = map[lb.Family]netip.Addr{
 	lb.IPv4: netip.MustParseAddr("240.0.0.1"),
-	lb.IPv6: netip.MustParseAddr("100::1"),
+	lb.IPv6: netip.MustParseAddr("3fff:fff:ffff::1"),
 }
 
 // misled returns why the packets of a source do not take its way: a routing rule of another program comes first.

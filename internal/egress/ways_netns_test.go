@@ -166,6 +166,20 @@ func TestWays(t *testing.T) {
 	})
 }
 
+// TestWaysHalves: routes by another link that together are a default route do not lead pods there.
+func TestWaysHalves(t *testing.T) {
+	withCore(t, func(t *testing.T, w *world, n *node, p *pod) {
+		n.Output("ip", "route", "add", "0.0.0.0/1", "via", core4)
+		n.Output("ip", "route", "add", "128.0.0.0/1", "via", core4)
+		n.Output("ip", "route", "add", "2000::/3", "via", core6)
+		n.translator.resync()
+		if faults := n.translator.Faults(); len(faults) > 0 {
+			t.Error(faults)
+		}
+		each(t, func(t *testing.T, network, to string) { w.translated(n, p.dial(t, network, to, echoPort)) })
+	})
+}
+
 // TestWaysHostPort: a pod reaches itself by its own hostPort. The portmap plugin marks such packets, to masquerade them
 // later. Marks of other programs stay, even if they have bits of our own.
 func TestWaysHostPort(t *testing.T) {

@@ -51,8 +51,8 @@ type Egress struct {
 	// Sources are the addresses of this node's pods that send from an address of a Service, or may not send; ordered by
 	// Pod.
 	Sources []EgressSource
-	// Ways are default routes by links that the node's own default route does not lead over. Packets of sources with
-	// such a Link take them.
+	// Ways are default routes by links that the node's own default route does not lead over, or not alone. Packets of
+	// sources with such a Link take them.
 	Ways []EgressWay
 	// Passes are the slices of other nodes: this node passes answers to them on. They are ordered by Address and First.
 	Passes []EgressPass

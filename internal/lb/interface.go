@@ -68,12 +68,15 @@ type Way struct {
 	Gateways []netip.Addr
 	// MTU is the route's own; 0 if the link's counts.
 	MTU int
-	// Preferred: it is the node's default route, and leads over no other link.
-	Preferred bool
-	// Strict: the kernel drops packets that arrive on the link, if it would send answers by another one (rp_filter 1 of
-	// ip-sysctl). It has no such rule for IPv6.
+	// Preferred: the node's default route leads over the link. Shared: it leads over others too.
+	Preferred, Shared bool
+	// Strict: the kernel drops packets that arrive on the link, because it would send answers by another one (rp_filter
+	// 1 of ip-sysctl). It has no such rule for IPv6.
 	Strict bool
 }
+
+// IsOnly reports whether packets to any destination leave by the link without a choice.
+func (w Way) IsOnly() bool { return w.Preferred && !w.Shared }
 
 // IsUsable reports whether packets to any destination can leave by the route, and answers can arrive.
 func (w Way) IsUsable() bool { return len(w.Gateways) > 0 && !w.Strict }

@@ -133,6 +133,15 @@ const (
 	IPv6 Family = "IPv6"
 )
 
+// DefaultBits returns the length of the longest prefix whose route counts as a default route. A pair of 0.0.0.0/1 and
+// 128.0.0.0/1 is usual in its place, and 2000::/3, which has all addresses of the Internet (RFC 4291 section 2.4).
+func (f Family) DefaultBits() int {
+	if f == IPv6 {
+		return 3
+	}
+	return 1
+}
+
 // FamilyOf returns the family of a valid address; 4-in-6 counts as IPv6.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {

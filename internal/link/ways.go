@@ -8,16 +8,25 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// far are addresses of each family that only a default route covers on almost every node, from ranges that are not in
-// use (RFC 5737, RFC 1112 section 4, RFC 3849, RFC 6666). If more than a default route covers the first, the second
-// counts. Nothing is sent there.
+// far are addresses of each family that only a default route covers on almost every node, from ranges for documentation
+// (RFC 5737, RFC 3849), of the future (RFC 1112 section 4) and of a public service (AS112, RFC 7535), which no list of
+// bogons refuses. The first counts that a default route covers. Nothing is sent there.
 var far = map[lb.Family][]netip.Addr{
-	lb.IPv4: {netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("240.0.0.1")},
-	lb.IPv6: {netip.MustParseAddr("2001:db8:ffff:ffff::1"), netip.MustParseAddr("100::1")},
+	lb.IPv4: {
+		netip.MustParseAddr("198.51.100.1"),
+		netip.MustParseAddr("203.0.113.1"),
+		netip.MustParseAddr("240.0.0.1"),
+		netip.MustParseAddr("192.31.196.1"),
+	},
+	lb.IPv6: {
+		netip.MustParseAddr("2001:db8:ffff:ffff::1"),
+		netip.MustParseAddr("2001:4:112::1"),
+	},
 }
 
 // addWays adds the default routes by links that have a subnet, and by the links of the node's default routes. Like
@@ -27,15 +36,19 @@ func addWays(links []lb.Interface) {
 		preferred := defaultRoute(f, netlink.RouteGetOptions{})
 		for i := range links {
 			l := &links[i]
-			if !l.Default && (!l.Up || l.Loopback || l.Port || !hasNetwork(*l)) {
+			isPreferred, isShared := leadsOver(preferred, l.Index)
+			if !isPreferred && (!l.Up || l.Loopback || l.Port || !hasNetwork(*l)) {
 				continue
 			}
 
 			best := routeBy(l, f)
+			if best == nil && isPreferred {
+				best = preferred
+			}
 			if best == nil {
 				continue
 			}
-			way := lb.Way{Family: f, MTU: best.MTU, Preferred: leadsOver(preferred, l.Index)}
+			way := lb.Way{Family: f, MTU: best.MTU, Preferred: isPreferred, Shared: isPreferred && isShared}
 			for _, h := range hops(best) {
 				gateway, ok := netip.AddrFromSlice(h.Gw)
 				if h.LinkIndex == l.Index && ok {
@@ -43,7 +56,7 @@ func addWays(links []lb.Interface) {
 				}
 			}
 			slices.SortFunc(way.Gateways, netip.Addr.Compare)
-			way.Strict = f == lb.IPv4 && isStrict(l.Name)
+			way.Strict = f == lb.IPv4 && !isPreferred && isStrict(l.Name)
 			l.Ways = append(l.Ways, way)
 		}
 	}
@@ -62,8 +75,8 @@ func routeBy(l *lb.Interface, f lb.Family) *netlink.Route {
 	for _, source := range append(sources, nil) {
 		best := defaultRoute(f, netlink.RouteGetOptions{OifIndex: l.Index, SrcAddr: source})
 		// For IPv6 the kernel may choose another link if there is a source.
-		isByLink := func(h *netlink.NexthopInfo) bool { return h.LinkIndex == l.Index }
-		if best != nil && slices.ContainsFunc(hops(best), isByLink) {
+		isByLink, _ := leadsOver(best, l.Index)
+		if isByLink {
 			return best
 		}
 	}
@@ -76,7 +89,7 @@ func defaultRoute(f lb.Family, options netlink.RouteGetOptions) *netlink.Route {
 	for _, to := range far[f] {
 		routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &options)
 		if err != nil || len(routes) == 0 {
-			continue // a missing route is also an error
+			continue // a missing route is also an error, and so is a blackhole
 		}
 
 		r := &routes[0]
@@ -84,7 +97,7 @@ func defaultRoute(f lb.Family, options netlink.RouteGetOptions) *netlink.Route {
 		if r.Dst != nil {
 			bits, _ = r.Dst.Mask.Size()
 		}
-		if bits == 0 {
+		if r.Type == unix.RTN_UNICAST && bits <= f.DefaultBits() {
 			return r
 		}
 	}
@@ -99,13 +112,20 @@ func hops(r *netlink.Route) []*netlink.NexthopInfo {
 	return []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw}}
 }
 
-// leadsOver reports whether a route leads over a link and no other.
-func leadsOver(r *netlink.Route, index int) bool {
-	isOther := func(h *netlink.NexthopInfo) bool { return h.LinkIndex != index }
-	return r != nil && !slices.ContainsFunc(hops(r), isOther)
+// leadsOver reports whether a route leads over a link, and whether it leads over others.
+func leadsOver(r *netlink.Route, index int) (over, others bool) {
+	if r == nil {
+		return false, false
+	}
+
+	for _, h := range hops(r) {
+		over = over || h.LinkIndex == index
+		others = others || h.LinkIndex != index
+	}
+	return over, others
 }
 
-// isStrict reports whether the kernel accepts a packet from a link only if it would send the answer by the same link.
+// isStrict reports whether the kernel accepts a packet from a link only if a route of the answer has a hop on the link.
 // The larger of the values for all links and for one link counts (ip-sysctl, rp_filter).
 func isStrict(link string) bool {
 	larger := ""

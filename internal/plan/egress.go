@@ -48,13 +48,13 @@ func (p *planner) egress() lb.Egress {
 	return out
 }
 
-// ways returns the default routes by links of this node that its default routes do not lead over. It does not depend on
+// ways returns the default routes by links of this node that its own packets do not take anyway. It does not depend on
 // owners: older connections go on while an address has none.
 func (p *planner) ways() (out []lb.EgressWay) {
 	for _, l := range p.state.Links[p.node] {
 		for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
-			way, isNeeded := p.way(l.Name, f)
-			if isNeeded && way.IsUsable() {
+			way := p.way(l.Name, f)
+			if way.IsUsable() && !way.IsOnly() {
 				out = append(out, lb.EgressWay{Link: l.Name, Way: way})
 			}
 		}
@@ -62,27 +62,33 @@ func (p *planner) ways() (out []lb.EgressWay) {
 	return out
 }
 
-// way returns the default route of a family by a link of this node. It is not needed if the node's default route leads
-// over the link, or if the node has no default route at all.
-func (p *planner) way(link string, f lb.Family) (way lb.Way, isNeeded bool) {
-	isOfFamily := func(w lb.Way) bool { return w.Family == f }
-	for _, ways := range p.state.Here.Ways {
-		isNeeded = isNeeded || slices.ContainsFunc(ways, isOfFamily)
+// way returns the default route of a family by a link of this node; the zero Way if there is none.
+func (p *planner) way(link string, f lb.Family) lb.Way {
+	for _, way := range p.state.Here.Ways[link] {
+		if way.Family == f {
+			return way
+		}
 	}
+	return lb.Way{}
+}
 
-	i := slices.IndexFunc(p.state.Here.Ways[link], isOfFamily)
-	if i >= 0 {
-		way = p.state.Here.Ways[link][i]
+// hasDefault reports whether this node has a default route of a family for packets of pods.
+func (p *planner) hasDefault(f lb.Family) bool {
+	isPreferred := func(w lb.Way) bool { return w.Family == f && w.Preferred }
+	for _, ways := range p.state.Here.Ways {
+		if slices.ContainsFunc(ways, isPreferred) {
+			return true
+		}
 	}
-	return way, isNeeded && !way.Preferred
+	return false
 }
 
 // wayFault returns why packets to destinations without a specific route cannot leave by a link of this node; "" if they
-// can.
+// can, or if the node has no default route at all.
 func (p *planner) wayFault(link string, f lb.Family) string {
-	way, isNeeded := p.way(link, f)
+	way := p.way(link, f)
 	switch {
-	case !isNeeded || way.IsUsable():
+	case way.IsOnly() || way.IsUsable() || !p.hasDefault(f):
 		return ""
 	case way.Strict && len(way.Gateways) > 0:
 		return fmt.Sprintf("node %s drops answers that arrive on link %[2]s: set net.ipv4.conf.%[2]s.rp_filter to 2",

@@ -149,6 +149,7 @@ func route(f lb.Family, gateways ...string) lb.Way {
 // default route there, and answers must get in.
 func TestEgressWays(t *testing.T) {
 	preferred := func(w lb.Way) lb.Way { w.Preferred = true; return w }
+	shared := func(w lb.Way) lb.Way { w.Preferred, w.Shared = true, true; return w }
 	strict := func(w lb.Way) lb.Way { w.Strict = true; return w }
 	const (
 		noRoute = "node w1 has no %s default route by link eth0: add one with a higher metric"
@@ -176,6 +177,20 @@ func TestEgressWays(t *testing.T) {
 		},
 		"a route without a router": {
 			byLink{"eth0": {route(lb.IPv4), route(lb.IPv6)}, "eth1": {core4, core6}}, gone4 + "; " + gone6, "",
+		},
+		"no default route but a rule's on another link": {
+			byLink{"eth1": {route(lb.IPv4, "10.9.0.1")}}, fromV4 + "; " + fromV6, "",
+		},
+		"no default route but a rule's on the link": {
+			byLink{"eth0": {route(lb.IPv4, "192.0.2.1")}}, fromV4 + "; " + fromV6, "eth0 IPv4 [192.0.2.1]",
+		},
+		"a default route over both": {
+			byLink{"eth0": {shared(route(lb.IPv4, "192.0.2.1"))}, "eth1": {shared(route(lb.IPv4, "10.9.0.1"))}},
+			fromV4 + "; " + fromV6, "eth0 IPv4 [192.0.2.1]",
+		},
+		"a default route over both without a router": {
+			byLink{"eth0": {shared(route(lb.IPv4))}, "eth1": {shared(route(lb.IPv4, "10.9.0.1"))}},
+			gone4 + "; " + fromV6, "",
 		},
 		"answers are dropped": {
 			byLink{"eth0": {strict(route(lb.IPv4, "192.0.2.1"))}, "eth1": {core4}},
