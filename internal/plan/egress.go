@@ -91,7 +91,8 @@ func (p *planner) wayFault(link string, f lb.Family) string {
 	case way.IsOnly() || way.IsUsable() || !p.hasDefault(f):
 		return ""
 	case way.Strict && len(way.Gateways) > 0:
-		return fmt.Sprintf("node %s drops answers that arrive on link %[2]s: set net.ipv4.conf.%[2]s.rp_filter to 2",
+		// With slashes, which sysctl takes too, because a name may have a dot.
+		return fmt.Sprintf("node %s drops answers that arrive on link %[2]s: set net/ipv4/conf/%[2]s/rp_filter to 2",
 			p.node, link)
 	}
 	return fmt.Sprintf("node %s has no %s default route by link %s: add one with a higher metric", p.node, f, link)

@@ -153,7 +153,7 @@ func TestEgressWays(t *testing.T) {
 	strict := func(w lb.Way) lb.Way { w.Strict = true; return w }
 	const (
 		noRoute = "node w1 has no %s default route by link eth0: add one with a higher metric"
-		drops   = "node w1 drops answers that arrive on link eth0: set net.ipv4.conf.eth0.rp_filter to 2"
+		drops   = "node w1 drops answers that arrive on link eth0: set net/ipv4/conf/eth0/rp_filter to 2"
 	)
 	const confined = " confined: "
 	gone4, gone6 := fromV4+confined+fmt.Sprintf(noRoute, "IPv4"), fromV6+confined+fmt.Sprintf(noRoute, "IPv6")
