@@ -94,7 +94,7 @@ func (c Clients) logFilters(ctx context.Context, log *slog.Logger) error {
 	log.Warn(
 		"the speakers are gone without removing their packet filter: remove the nftables tables inet holdfast, "+
 			"inet holdfast-headstart, inet holdfast-proxy, ip and ip6 holdfast-relay, and ip, ip6 and bridge "+
-			"holdfast-egress there",
+			"holdfast-egress there, and the IPv4 and IPv6 routing rules of priority 32700 and 32701",
 		"nodes", nodes,
 	)
 	return nil
