@@ -24,9 +24,15 @@ func (f *family) steer() []nft.Rule {
 		f.LoadTupleDestination(directionReply, keyReg),
 		notIn(addressesSet),
 	)
+	// In its mode IPVS kube-proxy makes the addresses of Services local, and translates later.
+	isLocal := nft.Expr(
+		&expr.Fib{Register: keyReg, FlagDADDR: true, ResultADDRTYPE: true},
+		equals(nft.Native(unix.RTN_LOCAL)...),
+	)
 	rules := []nft.Rule{
 		slices.Concat(isOther, accept()),
 		slices.Concat(keepsSource, accept()),
+		slices.Concat(isLocal, accept()),
 	}
 	for i, set := range waySets() {
 		rules = append(rules, slices.Concat(

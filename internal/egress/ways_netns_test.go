@@ -166,6 +166,25 @@ func TestWays(t *testing.T) {
 	})
 }
 
+// TestWaysLocal: what a pod sends to an address of the node itself has no mark: in its mode IPVS kube-proxy gives the
+// node the addresses of Services, and translates later.
+func TestWaysLocal(t *testing.T) {
+	withCore(t, func(t *testing.T, _ *world, n *node, p *pod) {
+		n.Output("nft", `add table inet spy; add chain inet spy seen { type filter hook input priority 0; };
+			add rule inet spy seen meta mark and 0x0c != 0 counter`)
+		n.Serve(fmt.Sprintf(":%d", echoPort), whoami)
+		for _, local := range []string{"198.51.100.7", "2001:db8:9::7"} {
+			n.AddAddress("lo", local+pair{"/32", "/128"}.of(local))
+			if _, source := outward(t, p, "tcp", local); source != p.of(local) {
+				t.Errorf("%s sees %s", local, source)
+			}
+		}
+		if seen := n.Output("nft", "list", "table", "inet", "spy"); !strings.Contains(seen, "packets 0 ") {
+			t.Errorf("marks are left:\n%s", seen)
+		}
+	})
+}
+
 // TestWaysHalves: routes by another link that together are a default route do not lead pods there.
 func TestWaysHalves(t *testing.T) {
 	withCore(t, func(t *testing.T, w *world, n *node, p *pod) {
