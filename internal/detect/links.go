@@ -124,7 +124,8 @@ func (d *Detector) SetFolded(statuses map[string]Status) {
 	}
 }
 
-// followLinks takes deaths on all links over, and withdraws those that do not hold there any more.
+// followLinks takes deaths on all links over, and withdraws a death when its node is heard there again. A link that
+// forgot the node shows nothing.
 func (d *Detector) followLinks(at time.Duration) {
 	pathFails := at >= d.grace.until && d.pathFails(at)
 	for _, p := range d.ring {
@@ -132,7 +133,7 @@ func (d *Detector) followLinks(at time.Duration) {
 		case p.onLinks == Dead && pathFails && d.status(at, p).Living():
 			d.declare(at, p, Dead, true)
 			p.followsLinks = true
-		case p.followsLinks && p.onLinks != Dead:
+		case p.followsLinks && (p.onLinks.Living() || !p.private):
 			p.followsLinks = false
 			if p.private {
 				d.withdrawPrivateVerdict(at, p)

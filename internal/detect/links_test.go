@@ -233,6 +233,39 @@ func TestReturnWhilePrivateNetworkFails(t *testing.T) {
 	}
 }
 
+// TestLinkForgetsDeadNode has a node lose its power while the private network fails, and the other nodes forget its end
+// of the link: it stays dead until it is heard again.
+func TestLinkForgetsDeadNode(t *testing.T) {
+	a := newTwoNetworks(3, 3, false, false)
+	a.gossips = false
+	a.cut = func(from, to *node) bool { return true }
+	a.run(20*time.Second, nil)
+	first, others := a.nodes[0], a.nodes[1:]
+	first.stop()
+	a.run(5*time.Second, nil)
+	for _, o := range others {
+		o.end.d.SetPeers(o.clock(), []Peer{{Name: others[0].name, Gossip: true}, {Name: others[1].name, Gossip: true}})
+	}
+	a.run(5*time.Second, func() {
+		for _, o := range others {
+			if s := o.sees(first); s != Dead {
+				t.Fatalf("to %s the node is %s", o.name, s)
+			}
+		}
+	})
+
+	first.start()
+	for _, o := range others {
+		o.setLinkPeers()
+	}
+	a.run(20*time.Second, nil)
+	for _, o := range others {
+		if s := o.sees(first); s != Alive {
+			t.Errorf("to %s the node that is back is %s", o.name, s)
+		}
+	}
+}
+
 func TestFoldLinks(t *testing.T) {
 	view := func(statuses ...Status) (v LinkView) {
 		for i, s := range statuses {
