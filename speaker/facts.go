@@ -46,8 +46,8 @@ func localMember(links []lb.Interface, refused []lb.Refusal, silent map[string]b
 const maxFrameLinks = 64
 
 // frameLinks returns the links on which this node sends heartbeats by frames: all on which it can announce, except the
-// link with its address of the membership. The first is judged fastest, a link that announces addresses whose
-// L2Advertisement names no links.
+// link with its address of the membership, and links with the address of a virtual router. The first is judged fastest,
+// a link that announces addresses whose L2Advertisement names no links.
 func frameLinks(in inputs, address netip.Addr) (out []heartbeat.Link) {
 	if len(in.state.L2Advertisements) == 0 {
 		return nil
@@ -57,7 +57,7 @@ func frameLinks(in inputs, address netip.Addr) (out []heartbeat.Link) {
 	for _, l := range in.links {
 		carriesSubnet := slices.ContainsFunc(l.Prefixes, isSubnet)
 		hasAddress := slices.Contains(link.Addresses([]lb.Interface{l}), address)
-		if l.CanAnnounce() && !hasAddress && (l.Usable() || carriesSubnet) {
+		if l.CanAnnounce() && !l.MAC.IsVirtual() && !hasAddress && (l.Usable() || carriesSubnet) {
 			links = append(links, l)
 		}
 	}

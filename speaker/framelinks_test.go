@@ -27,6 +27,8 @@ func TestFrameLinks(t *testing.T) {
 		{Index: 6, Name: "vlan9", MAC: lb.MAC{2, 6}, Up: true},
 		{Index: 7, Name: "bond1", MAC: lb.MAC{2, 6}, Up: true, Prefixes: []netip.Prefix{prefix("198.51.100.1/24")}},
 		{Index: 8, Name: "eth2", MAC: lb.MAC{2, 8}, Up: true, Port: true},
+		{Index: 9, Name: "vrrp.51", MAC: lb.MAC{0, 0, 0x5e, 0, 1, 51}, Up: true},
+		{Index: 10, Name: "vrrp6.51", MAC: lb.MAC{0, 0, 0x5e, 0, 2, 51}, Up: true},
 	}
 	want := []heartbeat.Link{
 		{Name: "bond1", Index: 7, MAC: lb.MAC{2, 6}, Fast: true},

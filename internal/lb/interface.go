@@ -30,6 +30,13 @@ func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 // group (IEEE 802: the lowest bit of the first octet).
 func (m MAC) IsUnicast() bool { return m != MAC{} && m[0]&1 == 0 }
 
+// IsVirtual reports whether m is the address of a virtual router (RFC 9568 section 7.3). Several nodes have it at the
+// same time, and only one of them may send with it.
+func (m MAC) IsVirtual() bool {
+	prefix := [5]byte(m[:5])
+	return prefix == [5]byte{0, 0, 0x5e, 0, 1} || prefix == [5]byte{0, 0, 0x5e, 0, 2}
+}
+
 // Interface is a network interface of this node at one moment, as package link reads it. Link has what other nodes need
 // to know of it.
 type Interface struct {
