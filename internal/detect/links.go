@@ -152,6 +152,16 @@ func (d *Detector) LastHeard(id NodeID) time.Duration {
 	return p.lastHeard
 }
 
+// StatusOf returns the status of a peer, Unknown for other nodes.
+func (d *Detector) StatusOf(at time.Duration, id NodeID) Status {
+	p := d.peers[id]
+	if p == nil {
+		return Unknown
+	}
+
+	return d.status(at, p)
+}
+
 // Hello returns a packet to no node. It shows only that this node is there, and no Detector takes it.
 func (d *Detector) Hello() Packet { return Packet{From: d.self, Boot: d.boot, Hold: d.hold} }
 

@@ -126,6 +126,11 @@ func TestAbsentFromLink(t *testing.T) {
 
 		a.carryOut(order{Peers: []Peer{{"b", netip.MustParseAddr("127.0.0.2"), true}}})
 		meet(t, threads)
+		l.view.State = detect.LinkUnknown
+		if a.setLinkPeers(boottime()+absentTime+time.Second, l); !isKnown() {
+			t.Error("it is not expected any more, though the link may be dead")
+		}
+		l.view.State = detect.LinkWorks
 		if a.setLinkPeers(boottime()+absentTime+time.Second, l); isKnown() {
 			t.Error("it is expected though it is silent for long")
 		}

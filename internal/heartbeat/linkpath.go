@@ -28,7 +28,7 @@ const (
 	// minHello and maxHello are the times between the first two hellos on a link, and between all later ones.
 	minHello, maxHello = time.Second, 30 * time.Second
 	// replaceTime is how long an interface is not heard until another one of its node replaces it, and absentTime how
-	// long until its node is no longer expected on the link.
+	// long until its node is no longer expected on a link that works.
 	replaceTime, absentTime = 2 * time.Second, 10 * time.Minute
 )
 
@@ -147,10 +147,9 @@ func setFrameFilter(fd int, seals []*rt.Seal) {
 func (t *beatThread) setLinkPeers(at time.Duration, l *linkPath) {
 	l.hasNewEnds = false
 	var peers []detect.Peer
-	for id, end := range l.ends {
+	for id := range l.ends {
 		name, isListed := t.names[id]
-		lastSeen := max(end.seenAt, l.detector.LastHeard(id))
-		if !isListed || at-lastSeen > absentTime {
+		if !isListed || l.isAbsent(at, id) {
 			delete(l.ends, id)
 			continue
 		}
@@ -159,6 +158,15 @@ func (t *beatThread) setLinkPeers(at time.Duration, l *linkPath) {
 		peers = append(peers, detect.Peer{Name: name, Gossip: true})
 	}
 	l.detector.SetPeers(at, peers)
+}
+
+// isAbsent reports whether a node is no longer expected on the link. While the link is dead all nodes are, and a node
+// that died there stays dead.
+func (l *linkPath) isAbsent(at time.Duration, id detect.NodeID) bool {
+	lastSeen := max(l.ends[id].seenAt, l.detector.LastHeard(id))
+	works := l.view.State == detect.LinkWorks
+
+	return works && at-lastSeen > absentTime && l.detector.StatusOf(at, id) != detect.Dead
 }
 
 // stepLinks does for all links what step does for the network between nodes' addresses.

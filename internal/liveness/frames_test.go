@@ -2,6 +2,7 @@ package liveness
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -132,6 +133,44 @@ func TestFramesWithoutAddresses(t *testing.T) {
 	n.members["w2"].Links[1].Silent = true
 	n.pass(linkInterval)
 	n.want("the others leave the link too", true)
+}
+
+// A dead link that only frames judge stays left to others after its Detector began anew: it knows no node there, until
+// the port works again.
+func TestFramesBeginAnew(t *testing.T) {
+	for _, flaps := range []bool{false, true} {
+		n := newSecondNetwork(t, true)
+		n.eth1().Prefixes = nil
+		n.members["w2"].Links[1].Prefixes, n.members["w2"].Links[1].Addresses = nil, nil
+		n.addThird()
+		third := &n.members["w4"].Links[0]
+		third.Name, third.Prefixes, third.Addresses = "eth1", nil, nil
+		n.hear(detect.LinkWorks, detect.Alive)
+		n.pass(time.Minute)
+		n.frames = detect.LinkView{Link: "eth1"}
+		n.pass(time.Minute)
+		n.want("nothing shows that it fails", true)
+
+		n.hear(detect.LinkFails, detect.Alive)
+		n.pass(time.Second)
+		n.want("frames stop", false)
+		n.frames = detect.LinkView{Link: "eth1"}
+		if flaps {
+			n.flap()
+		}
+		n.pass(20 * time.Minute)
+		n.want("it is still dead", false)
+		n.hear(detect.LinkWorks, detect.Alive)
+		n.wantHeld("frames are heard again", linkHoldTime)
+
+		n.hear(detect.LinkFails, detect.Alive)
+		n.pass(time.Second)
+		n.frames = detect.LinkView{Link: "eth1"}
+		n.want("frames stop again", false)
+		maps.DeleteFunc(n.members, func(name string, _ lb.Member) bool { return name != "w1" })
+		n.pass(linkHoldTime)
+		n.want("no other node is left", true)
+	}
 }
 
 // Two groups that hear their own and not each other are reported after a while, unless one of them leaves the link.

@@ -245,13 +245,15 @@ func (l *linkWatcher) askOn(ctx context.Context, own lb.Interface, known Known) 
 		// The answers are older than its carrier.
 	case isShared:
 		w.record(at, result)
+	case w.isByFrames() && l.hasOtherSpeakers(known):
+		// Nothing shows whether it works. Its Detector may have begun anew, and know no node there.
 	case !w.isSettling(at):
 		w.reset() // no other node could take an address over
 	}
 }
 
-// judge finds out whether any machine is heard on a link. It reports false if no speaker shares the link. Where frames
-// fail machines are asked before the link is left to others: the fabric may drop frames alone.
+// judge finds out whether any machine is heard on a link. It reports false if no speaker is known to share the link.
+// Where frames fail machines are asked before the link is left to others: the fabric may drop frames alone.
 func (l *linkWatcher) judge(
 	ctx context.Context,
 	own lb.Interface,
@@ -279,6 +281,12 @@ func (l *linkWatcher) judge(
 	}
 
 	return r, len(machines.all) > 0 || r.isSure
+}
+
+// hasOtherSpeakers reports whether there is a speaker beside this one, on any link.
+func (l *linkWatcher) hasOtherSpeakers(k Known) bool {
+	_, hasOwn := k.Members[l.config.Node.Name]
+	return len(k.Members) > 1 || len(k.Members) == 1 && !hasOwn
 }
 
 // framesOn returns what the frames on a link show.
@@ -405,7 +413,7 @@ func (l *linkWatcher) neighbours(
 // ask asks the usual machine, and if it does not answer, up to maxNeighboursAsked neighbours. It returns the machine
 // that answered, zero for none.
 func (l *linkWatcher) ask(ctx context.Context, w watchedLink, neighbours []lb.Question) lb.Question {
-	if w.usualMachine.MAC != (lb.MAC{}) { // not by frames
+	if w.everAnswered() && !w.isByFrames() {
 		usual := []lb.Question{w.usualMachine}
 		if l.config.Asker.Ask(ctx, usual, singleAnswerTime)[0] > 0 || l.firstAnswer(ctx, usual) == w.usualMachine {
 			return w.usualMachine

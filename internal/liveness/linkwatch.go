@@ -32,7 +32,7 @@ type watchedLink struct {
 	isUp    bool
 	upSince time.Time
 	// usualMachine is the machine that answered last, zero if none ever did. No other machine is asked as long as it
-	// answers.
+	// answers. It has no MAC if frames came instead.
 	usualMachine lb.Question
 	// hasAnswered is the result of the last round, and streak how many rounds in a row had that result since
 	// streakSince.
@@ -179,6 +179,9 @@ func (w *watchedLink) reset() {
 
 // everAnswered reports whether a machine ever answered.
 func (w *watchedLink) everAnswered() bool { return w.usualMachine != lb.Question{} }
+
+// isByFrames reports whether a frame was heard after the last answer of a machine.
+func (w *watchedLink) isByFrames() bool { return w.everAnswered() && w.usualMachine.MAC == lb.MAC{} }
 
 // isNew reports whether the link came up less than linkNewTime ago.
 func (w *watchedLink) isNew(at time.Time) bool { return at.Sub(w.upSince) < linkNewTime }
