@@ -109,18 +109,16 @@ func (w *world) carryFrame(from *node, p Packet) {
 	})
 }
 
-// judgeLink decides whether the node leaves its link to others, as package liveness does: at once when frames show that
-// it fails, and no machine answers either. It takes the link back when it has heard others for ten seconds.
+// judgeLink decides whether the node leaves its link to others, as package liveness does: soon when frames show that it
+// fails, and no machine answers either. It takes the link back when it has heard others for ten seconds.
 func (n *node) judgeLink() {
 	w, end := n.world, n.end
 	at := w.clock
 	switch n.end.d.LinkState(n.clock(), n.d) {
 	case LinkFails:
-		if !w.answersARPTo(n) && (w.clients.hasForeign || n.livingBeside() > 1) {
-			end.lose()
-		}
+		n.askOnLink(200 * ms)
 	case LinkUnknown:
-		n.askOnLink()
+		n.askOnLink(800 * ms)
 	case LinkWorks:
 		end.missesSince = 0
 		if end.heardSince == 0 {
@@ -137,16 +135,16 @@ func (n *node) judgeLink() {
 	}
 }
 
-// askOnLink asks machines as long as frames show nothing: two rounds without an answer are a loss, unless only nodes
-// that are dead, or leave the link to others themselves, were asked.
-func (n *node) askOnLink() {
+// askOnLink asks machines as long as frames do not come: rounds without an answer for a while are a loss, unless only
+// nodes that are dead, or leave the link to others themselves, were asked.
+func (n *node) askOnLink(patience time.Duration) {
 	w, end := n.world, n.end
 	switch {
 	case w.answersARPTo(n), n.livingBeside() <= 1 && !w.clients.hasForeign:
 		end.missesSince = 0
 	case end.missesSince == 0:
 		end.missesSince = w.clock
-	case w.clock-end.missesSince > 800*ms:
+	case w.clock-end.missesSince > patience:
 		end.lose()
 	}
 }

@@ -27,7 +27,8 @@ func (n *secondNetwork) addThird() {
 	n.members["w4"] = lb.Member{Links: []lb.Link{third}}
 }
 
-// While frames are heard no machine is asked. When they stop, one round without an answer is enough.
+// While frames are heard no machine is asked. When they stop, two rounds without an answer are enough, one soon after
+// the other. Rounds in the same blip count as one.
 func TestFramesStop(t *testing.T) {
 	n := newSecondNetwork(t, true)
 	n.addThird()
@@ -40,8 +41,29 @@ func TestFramesStop(t *testing.T) {
 	}
 
 	n.hear(detect.LinkFails, detect.Alive)
-	n.pass(linkInterval)
+	for range 10 {
+		n.askRound(t.Context())
+		n.time = n.time.Add(10 * time.Millisecond)
+	}
+	n.want("a blip", true)
+	n.hear(detect.LinkWorks, detect.Alive)
+	n.askRound(t.Context())
+	if n.interval() != linkInterval {
+		t.Errorf("the next round is after %v", n.interval())
+	}
+
+	n.hear(detect.LinkFails, detect.Alive)
+	n.askRound(t.Context())
+	n.want("one round", true)
+	if n.interval() != failingInterval {
+		t.Errorf("the next round is after %v", n.interval())
+	}
+	n.time = n.time.Add(n.interval())
+	n.askRound(t.Context())
 	n.want("neither frames nor answers", false)
+	if n.interval() != linkInterval {
+		t.Errorf("the next round is after %v, though the link is left", n.interval())
+	}
 	n.hear(detect.LinkWorks, detect.Alive)
 	n.wantHeld("frames are heard again", linkHoldTime)
 }
@@ -122,7 +144,7 @@ func TestFramesWithoutAddresses(t *testing.T) {
 	n.hear(detect.LinkWorks, detect.Alive)
 	n.pass(time.Minute)
 	n.hear(detect.LinkFails, detect.Alive)
-	n.pass(linkInterval)
+	n.pass(2 * linkInterval)
 	n.want("frames stop", false)
 	n.hear(detect.LinkWorks, detect.Alive)
 	n.pass(5 * time.Second)

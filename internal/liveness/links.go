@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// linkInterval is the time between questions on a link.
-	linkInterval = 400 * time.Millisecond
+	// linkInterval is the time between questions on a link, and failingInterval while frames fail there.
+	linkInterval    = 400 * time.Millisecond
+	failingInterval = 200 * time.Millisecond
 	// singleAnswerTime is how long the usual machine has to answer one question, before it is asked three: most rounds
 	// end there.
 	singleAnswerTime = 10 * time.Millisecond
@@ -159,24 +160,39 @@ func (l *linkWatcher) observe(at time.Time, present []lb.Interface) {
 
 // Run asks on every link in turn until ctx ends. It returns nil.
 func (l *linkWatcher) Run(ctx context.Context) error {
-	tick := time.NewTicker(linkInterval)
-	defer tick.Stop()
+	next := time.NewTimer(linkInterval)
+	defer next.Stop()
 	for roundsToSkip := 0; ; roundsToSkip-- {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-l.kicked:
 			roundsToSkip = 0
-		case <-tick.C:
+		case <-next.C:
 		}
 
 		if roundsToSkip > 0 && l.isIdle.Load() && l.allAnswer() {
+			next.Reset(linkInterval)
 			continue
 		}
 
-		l.askRound(ctx)
+		began := l.askRound(ctx)
 		roundsToSkip = idleRounds
+		next.Reset(began.Add(l.interval()).Sub(l.clock()))
 	}
+}
+
+// interval returns the time from the beginning of the last round to the next one.
+func (l *linkWatcher) interval() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.watched {
+		if w.isLeaving() {
+			return failingInterval
+		}
+	}
+
+	return linkInterval
 }
 
 // allAnswer reports whether every link that is up works: a machine answered in the last round, or none ever did.
@@ -193,22 +209,25 @@ func (l *linkWatcher) allAnswer() bool {
 	return true
 }
 
-// askRound asks once on each link that is up.
-func (l *linkWatcher) askRound(ctx context.Context) {
+// askRound asks once on each link that is up. It returns when it began.
+func (l *linkWatcher) askRound(ctx context.Context) (began time.Time) {
 	known := l.lastKnown()
+	began = l.clock()
 	l.mu.Lock()
 	present := l.config.Links()
-	l.observe(l.clock(), present)
+	l.observe(began, present)
 	l.mu.Unlock()
 
 	for _, own := range present {
 		if own.CanAnnounce() {
-			l.askOn(ctx, own, known)
+			l.askOn(ctx, began, own, known)
 		}
 	}
 
 	l.askForeign(ctx, present, known)
 	l.publish()
+
+	return began
 }
 
 // askForeign asks foreign machines from time to time, so that they are known when it matters.
@@ -231,14 +250,13 @@ func (l *linkWatcher) askForeign(ctx context.Context, present []lb.Interface, kn
 	}
 }
 
-// askOn asks once on one link.
-func (l *linkWatcher) askOn(ctx context.Context, own lb.Interface, known Known) {
+// askOn asks once on one link, in the round that began at a time.
+func (l *linkWatcher) askOn(ctx context.Context, at time.Time, own lb.Interface, known Known) {
 	before := l.watchedLink(own.Name)
 	result, isShared := l.judge(ctx, own, known, before)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.clock()
 	w := l.watched[own.Name]
 	switch {
 	case w == nil || !w.isUp || w.carrier != before.carrier:

@@ -7,8 +7,10 @@ import (
 )
 
 const (
-	// minLinkMisses is how many rounds in a row have no answer until a link is silent: 0.8 s.
+	// minLinkMisses is how many rounds in a row have no answer until a link is silent: 0.8 s, and less if frames fail.
+	// minMissTime is how far apart they are at least, however often the link is asked: a short blip moves nothing.
 	minLinkMisses = 2
+	minMissTime   = failingInterval
 	// linkHoldTime is how long a link must work after each of its first two losses until this node uses it as before.
 	// As for nodes, it doubles with each further loss that counts, up to maxLinkHoldTime.
 	linkHoldTime    = 10 * time.Second
@@ -39,6 +41,9 @@ type watchedLink struct {
 	hasAnswered bool
 	streak      int
 	streakSince time.Time
+	// missedAt is when the last round without an answer counted. isFailing reports whether frames failed in it too.
+	missedAt  time.Time
+	isFailing bool
 	// isSilent reports whether other nodes announce there. answeringSince is when a machine answered first since the
 	// link became silent.
 	isSilent       bool
@@ -84,6 +89,7 @@ func (w *watchedLink) observe(at time.Time, own lb.Interface) {
 	w.isUp = isUp
 	w.hasAnswered = false
 	w.lacksFrames = false
+	w.isFailing = false
 	w.streak = 0
 	w.lose(at)
 }
@@ -107,6 +113,7 @@ type roundResult struct {
 func (w *watchedLink) record(at time.Time, r roundResult) {
 	hasAnswered := r.machine != lb.Question{}
 	w.lacksFrames = hasAnswered && r.isSure
+	w.isFailing = false
 	wasWorking := w.hasAnswered && !w.isSilent
 	if !hasAnswered && (r.isAlone || r.isPair) && !r.askedForeign && wasWorking {
 		// All machines that were asked are nodes whose links failed first, or a single node that may be faulty as well as
@@ -120,12 +127,12 @@ func (w *watchedLink) record(at time.Time, r roundResult) {
 		w.streakSince = at
 	}
 
-	w.streak++
 	if !hasAnswered {
 		w.recordMiss(at, r)
 		return
 	}
 
+	w.streak++
 	w.usualMachine = r.machine
 	if w.answeringSince.IsZero() {
 		w.answeringSince = at
@@ -139,7 +146,14 @@ func (w *watchedLink) record(at time.Time, r roundResult) {
 
 // recordMiss records a round without an answer.
 func (w *watchedLink) recordMiss(at time.Time, r roundResult) {
-	if w.streak == minLinkMisses || r.isSure && !w.isSilent {
+	w.isFailing = r.isSure
+	if w.streak > 0 && at.Sub(w.missedAt) < minMissTime {
+		return
+	}
+
+	w.streak++
+	w.missedAt = at
+	if w.streak == minLinkMisses {
 		w.lose(at)
 	}
 
@@ -172,6 +186,7 @@ func (w *watchedLink) reset() {
 	w.usualMachine = lb.Question{}
 	w.hasAnswered = false
 	w.lacksFrames = false
+	w.isFailing = false
 	w.streak = 0
 	w.isSilent = false
 	w.answeringSince = time.Time{}
@@ -185,6 +200,11 @@ func (w *watchedLink) isByFrames() bool { return w.everAnswered() && w.usualMach
 
 // isNew reports whether the link came up less than linkNewTime ago.
 func (w *watchedLink) isNew(at time.Time) bool { return at.Sub(w.upSince) < linkNewTime }
+
+// isLeaving reports whether the next round may have the link left to other nodes, as frames show.
+func (w *watchedLink) isLeaving() bool {
+	return w.isUp && w.isFailing && !w.isSilent && w.everAnswered()
+}
 
 // isSettling reports whether the link came up a moment ago. Its IPv6 addresses are tentative for a second or two (RFC
 // 4862 section 5.4), so that it seems to have no neighbours.
