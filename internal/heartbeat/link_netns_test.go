@@ -48,11 +48,14 @@ func twoEnds(t *testing.T, timers detect.Timers) (threads [2]*beatThread) {
 	}
 	for i, name := range []string{"e0", "e1"} {
 		threads[i] = newTestThread(t, peers[i], peers, timers)
-		l := Link{Name: name, Index: self.Link(name).Attrs().Index, MAC: macAddress(self.MAC(name)), Fast: true}
-		threads[i].enqueue(order{Links: []Link{l}})
+		threads[i].enqueue(order{Links: []Link{linkOf(self, name)}})
 		t.Cleanup(func() { threads[i].setLinks(nil, nil) })
 	}
 	return threads
+}
+
+func linkOf(n *nstest.NS, name string) Link {
+	return Link{Name: name, Index: n.Link(name).Attrs().Index, MAC: macAddress(n.MAC(name)), Fast: true}
 }
 
 // Heartbeats on links allocate no more than those to addresses.
@@ -150,6 +153,41 @@ func TestFrameIsDated(t *testing.T) {
 		a.receiveFrames(a.links[0])
 		if at := a.links[0].detector.LastHeard(id); at < before || at > after {
 			t.Errorf("a heartbeat between %v and %v counts as of %v", before, after, at)
+		}
+	})
+}
+
+// A flood of frames on one link takes nothing from another one.
+func TestFloodOfOneLink(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		threads := twoEnds(t, detect.Timers{})
+		meet(t, threads)
+		self := nstest.Self(t)
+		nstest.Veth(t, self, "f0", self, "f1")
+		for i, name := range []string{"f0", "f1"} {
+			threads[i].enqueue(order{Links: []Link{threads[i].links[0].Link, linkOf(self, name)}})
+			threads[i].carryOutOrders()
+		}
+
+		a, b := threads[0], threads[1]
+		for i, count := range []int{2 * a.readLimit, 1} {
+			l := b.links[i]
+			b.frames.fd = l.fd
+			for range count {
+				hello := l.detector.Hello()
+				b.queueFrame(l, everyEnd, &hello)
+			}
+			b.frames.flush()
+		}
+		before := a.shared.received.Load()
+		nstest.Until(t, within, "a hello on the second link", func() bool {
+			for _, l := range a.links {
+				a.receiveFrames(l)
+			}
+			return a.links[1].ends[detect.NodeIDOf("b")] != nil
+		})
+		if n := int(a.shared.received.Load() - before); n > a.readLimit {
+			t.Errorf("%d frames are read, want %d at most", n, a.readLimit)
 		}
 	})
 }

@@ -38,6 +38,8 @@ type linkPath struct {
 	// fd is a packet socket. The thread reads it when it wakes: frames wake nothing.
 	fd       int
 	detector *detect.Detector
+	// read counts the frames since beatThread.intervalBegan.
+	read int
 	// ends are the interfaces of other nodes on the link.
 	ends map[detect.NodeID]*farEnd
 	// hasNewEnds reports whether the detector does not know all of their nodes yet: where a thousand speakers start
@@ -208,20 +210,23 @@ func (t *beatThread) receiveFrames(l *linkPath) {
 	at := boottime()
 	wall := rt.Clock(unix.CLOCK_REALTIME)
 	t.frames.fd = l.fd
-	for t.framesRead < t.readLimit {
-		n := t.frames.receive(t.readLimit-t.framesRead, 0)
-		t.framesRead += n
+	for limit := t.frameLimit(); l.read < limit; {
+		n := t.frames.receive(limit-l.read, 0)
+		l.read += n
 		for i := range n {
 			age := wall - t.frames.receivedAt(i)
 			arrival := min(max(at-age, l.drainedAt), at)
 			t.receiveFrame(arrival, l, t.frames.datagram(i))
 		}
-		if n < maxBatch {
+		if n < maxBatch && l.read < limit {
 			l.drainedAt = at
 			return
 		}
 	}
 }
+
+// frameLimit returns how many frames are read from one link in an interval. A flood there takes nothing from others.
+func (t *beatThread) frameLimit() int { return max(t.readLimit/len(t.links), maxBatch) }
 
 // receiveFrame takes a frame that came at a time.
 func (t *beatThread) receiveFrame(at time.Duration, l *linkPath, frame []byte) {

@@ -59,11 +59,11 @@ type beatThread struct {
 	// frames is the memory for the frames of any link.
 	frames *batchSocket
 
-	// read counts datagrams since intervalBegan, and framesRead frames, each up to readLimit. refusalsRead counts
-	// errors, up to maxRefusals. A flood of any must not keep a thread busy that has priority over all others, nor
-	// displace the others.
-	read, framesRead, readLimit, refusalsRead int
-	intervalBegan                             time.Duration
+	// read counts datagrams since intervalBegan, up to readLimit, which all links together have for frames too.
+	// refusalsRead counts errors, up to maxRefusals. A flood of any must not keep a thread busy that has priority over
+	// all others, nor displace the others.
+	read, readLimit, refusalsRead int
+	intervalBegan                 time.Duration
 	// drainedAt is when all routine heartbeats were last read.
 	drainedAt time.Duration
 	// nextRoutine is the next of the routineCount heartbeats that were read at once.
@@ -145,7 +145,10 @@ func (t *beatThread) step() {
 	at := boottime()
 	if at >= t.intervalBegan+t.Interval {
 		t.intervalBegan = at
-		t.read, t.framesRead, t.refusalsRead = 0, 0, 0
+		t.read, t.refusalsRead = 0, 0
+		for _, l := range t.links {
+			l.read = 0
+		}
 	}
 
 	beat := t.detector.Tick(at)
