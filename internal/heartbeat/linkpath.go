@@ -121,7 +121,7 @@ func (t *beatThread) setLinks(links []Link, opened []*linkPath) {
 		if slices.Contains(links, l.Link) {
 			return false
 		}
-		go unix.Close(l.fd) // it takes up to 10 ms (synchronize_net), for which the thread does not wait
+		go rt.CloseFile(l.fd) // the thread does not wait for it
 		return true
 	})
 
