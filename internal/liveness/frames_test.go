@@ -219,6 +219,38 @@ func TestLinkDivided(t *testing.T) {
 	divided("healed", false)
 }
 
+// VLANs share the MAC of their port. What a node reports of one of them is not so for another one.
+func TestFramesOfVLANs(t *testing.T) {
+	for name, tt := range map[string]struct {
+		own    []netip.Prefix
+		theirs []lb.Link
+		want   int
+	}{
+		"only one link": {prefixes("198.51.100.1/24"), []lb.Link{{}}, 1},
+		"it is silent":  {prefixes("198.51.100.1/24"), []lb.Link{{Silent: true}}, 0},
+		"the other VLAN works": {prefixes("198.51.100.1/24"),
+			[]lb.Link{{Prefixes: prefixes("198.51.100.0/24"), Silent: true}, {Prefixes: prefixes("203.0.113.0/24")}}, 0},
+		"this VLAN works": {prefixes("198.51.100.1/24"),
+			[]lb.Link{{Prefixes: prefixes("198.51.100.0/24")}, {Prefixes: prefixes("203.0.113.0/24"), Silent: true}}, 1},
+		"without subnets":              {nil, []lb.Link{{Prefixes: prefixes("203.0.113.0/24"), Silent: true}, {}}, 1},
+		"without subnets it is silent": {nil, []lb.Link{{Prefixes: prefixes("203.0.113.0/24")}, {Silent: true}}, 0},
+	} {
+		n := newSecondNetwork(t, true)
+		n.hear(detect.LinkWorks, detect.Dead)
+		n.eth1().Prefixes = tt.own
+		for i := range tt.theirs {
+			tt.theirs[i].Name, tt.theirs[i].MAC = "bond", mac(12)
+		}
+		n.members["w2"] = lb.Member{Links: tt.theirs}
+		if got := n.countOthers(*n.eth1(), n.lastKnown()); got != tt.want {
+			t.Errorf("%s: %d others, want %d", name, got, tt.want)
+		}
+		if got := dividedFrom(*n.eth1(), n.lastKnown()); len(got) != tt.want {
+			t.Errorf("%s: divided from %v, want %d", name, got, tt.want)
+		}
+	}
+}
+
 // What frames show is looked at when it changes, not with the next round.
 func TestFramesKick(t *testing.T) {
 	n := newSecondNetwork(t, true)

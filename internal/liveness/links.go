@@ -350,7 +350,8 @@ func (l *linkWatcher) countOthers(own lb.Interface, known Known) (count int) {
 		}
 
 		for _, theirs := range member.Links {
-			isShared := sharesNetwork(own, theirs) || hasPeer(frames, name, theirs.MAC)
+			sendsFrames := hasPeer(frames, name, theirs.MAC) && isSenderOn(own, member, theirs)
+			isShared := sharesNetwork(own, theirs) || sendsFrames
 			if theirs.MAC != own.MAC && !theirs.Silent && isShared {
 				count++
 				break
@@ -371,6 +372,20 @@ func hasPeer(frames detect.LinkView, node string, mac lb.MAC) bool {
 	return slices.ContainsFunc(frames.Peers, func(p detect.LinkPeer) bool { return p.Name == node && p.MAC == mac })
 }
 
+// isSenderOn reports whether a node's frames on a link come from this link of it, which has the MAC of these frames.
+// VLANs share the MAC of their port: subnets tell them apart.
+func isSenderOn(own lb.Interface, member lb.Member, theirs lb.Link) bool {
+	count := 0
+	for _, l := range member.Links {
+		if l.MAC == theirs.MAC {
+			count++
+		}
+	}
+	lackSubnets := len(subnetsOf(own)) == 0 && len(theirs.Prefixes) == 0
+
+	return count == 1 || lackSubnets || sharesNetwork(own, theirs)
+}
+
 // dividedFrom returns the nodes that this node does not hear on a link, where it hears others, although they are alive
 // and hear others too: they do not report that their link is silent.
 func dividedFrom(own lb.Interface, known Known) (nodes []string) {
@@ -380,9 +395,12 @@ func dividedFrom(own lb.Interface, known Known) (nodes []string) {
 	}
 
 	for _, p := range frames.Peers {
-		hearsOthers := func(theirs lb.Link) bool { return theirs.MAC == p.MAC && !theirs.Silent }
+		member := known.Members[p.Name]
+		hearsOthers := func(theirs lb.Link) bool {
+			return theirs.MAC == p.MAC && !theirs.Silent && isSenderOn(own, member, theirs)
+		}
 		isAlive := known.View.Alive[p.Name] && !known.View.SpeakerDown[p.Name]
-		if p.Status == detect.Dead && isAlive && slices.ContainsFunc(known.Members[p.Name].Links, hearsOthers) {
+		if p.Status == detect.Dead && isAlive && slices.ContainsFunc(member.Links, hearsOthers) {
 			nodes = append(nodes, p.Name)
 		}
 	}

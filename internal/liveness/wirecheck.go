@@ -350,19 +350,24 @@ func (w *wireChecker) carriesHeartbeats(l lb.Interface) bool {
 // address in one subnet, or both have none and the same name, such as the VLAN of clients. Only an answer there shows
 // that they are.
 func sharesNetwork(ours lb.Interface, theirs lb.Link) bool {
-	var subnets []netip.Prefix
-	for _, p := range ours.Prefixes {
-		if !p.Addr().IsLinkLocalUnicast() {
-			subnets = append(subnets, subnet(p))
-		}
-	}
-
+	subnets := subnetsOf(ours)
 	if len(subnets) == 0 && len(theirs.Prefixes) == 0 {
 		return ours.Name == theirs.Name
 	}
 
 	isShared := func(p netip.Prefix) bool { return slices.Contains(subnets, subnet(p)) }
 	return slices.ContainsFunc(theirs.Prefixes, isShared)
+}
+
+// subnetsOf returns the subnets of a link of this node, as others publish theirs.
+func subnetsOf(ours lb.Interface) (subnets []netip.Prefix) {
+	for _, p := range ours.Prefixes {
+		if !p.Addr().IsLinkLocalUnicast() {
+			subnets = append(subnets, subnet(p))
+		}
+	}
+
+	return subnets
 }
 
 // hasSubnetWith reports whether the subnet of an address is on a link of another node.
