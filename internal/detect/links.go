@@ -76,6 +76,8 @@ const (
 	askingTime = 100 * time.Millisecond
 	// refutedTime is how long others may go on to claim that this node is dead after it refuted that.
 	refutedTime = 200 * time.Millisecond
+	// unexpectedTime is how long no packets come from a peer that sends hellos until none are expected.
+	unexpectedTime = time.Minute
 )
 
 // staysGivenUp reports whether others do not hear that this node is alive. At its return it refutes that in a moment.
@@ -164,6 +166,18 @@ func (d *Detector) StatusOf(at time.Duration, id NodeID) Status {
 
 // Hello returns a packet to no node. It shows only that this node is there, and no Detector takes it.
 func (d *Detector) Hello() Packet { return Packet{From: d.self, Boot: d.boot, Hold: d.hold} }
+
+// ReceiveHello takes what the Hello of a peer shows. If its packets do not come, and did not for long, they go to
+// another interface of this node on the same link: they are not expected here.
+func (d *Detector) ReceiveHello(at time.Duration, from NodeID) {
+	p := d.peers[from]
+	if p == nil || !p.watched || at-p.lastHeard <= unexpectedTime {
+		return
+	}
+
+	p.watched, p.suspicion = false, nil
+	d.version++
+}
 
 // LastBeat returns the time for which the last heartbeats were planned. A Detector that is made with it sends its own
 // in step with this one.

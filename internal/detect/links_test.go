@@ -266,6 +266,36 @@ func TestLinkForgetsDeadNode(t *testing.T) {
 	}
 }
 
+// TestHelloOfPeerThatKnowsAnotherEnd has no packets come on a link, where hellos do: the other nodes send theirs to
+// another interface of this node. After a while they are not expected any more.
+func TestHelloOfPeerThatKnowsAnotherEnd(t *testing.T) {
+	a := newTwoNetworks(3, 3, true, false)
+	first, others := a.nodes[0], a.nodes[1:]
+	hear := func() LinkState {
+		for _, o := range others {
+			first.end.d.ReceiveHello(first.clock(), o.id)
+		}
+		return first.end.d.LinkState(first.clock(), first.d)
+	}
+	if s := hear(); s != LinkWorks {
+		t.Errorf("at first the state is %d", s)
+	}
+	a.clients.cut = apart(first)
+	a.run(unexpectedTime-time.Second, nil)
+	if s := hear(); s != LinkFails {
+		t.Errorf("without packets for a short time the state is %d", s)
+	}
+	a.run(2*time.Second, nil)
+	if s := hear(); s != LinkUnknown {
+		t.Errorf("without packets for long the state is %d", s)
+	}
+	a.clients.cut = nil
+	a.run(time.Second, nil)
+	if s := hear(); s != LinkWorks {
+		t.Errorf("when packets come again the state is %d", s)
+	}
+}
+
 func TestFoldLinks(t *testing.T) {
 	view := func(statuses ...Status) (v LinkView) {
 		for i, s := range statuses {

@@ -112,6 +112,26 @@ func TestFarEnd(t *testing.T) {
 	})
 }
 
+// A hello gets to the Detector: after a long silence its node is not expected on the link any more.
+func TestHelloIsReceived(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		threads := twoEnds(t, detect.Timers{})
+		meet(t, threads)
+		l, b := threads[0].links[0], threads[1].links[0]
+		hello := b.detector.Hello()
+		frame := sealFrame(threads[1].frameSeals[0], nil, b.own(), everyEnd, &hello)
+		before := l.detector.Version()
+		threads[0].receiveFrame(boottime(), l, frame)
+		if l.detector.Version() != before {
+			t.Error("the node is not expected any more, though its packets came a moment ago")
+		}
+		threads[0].receiveFrame(boottime()+2*time.Minute, l, frame)
+		if l.detector.Version() == before {
+			t.Error("the node is expected, though only hellos come")
+		}
+	})
+}
+
 // A node that is gone from a link for long, or from the cluster, is not expected there any more.
 func TestAbsentFromLink(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

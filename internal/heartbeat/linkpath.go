@@ -245,7 +245,11 @@ func (t *beatThread) receiveFrame(at time.Duration, l *linkPath, frame []byte) {
 	t.shared.received.Add(1)
 
 	isKnown := t.isFarEnd(at, l, f.packet.From, f.from)
-	if isKnown && !f.isHello() {
+	switch {
+	case !isKnown:
+	case f.isHello():
+		l.detector.ReceiveHello(at, f.packet.From)
+	default:
 		l.detector.Receive(at, f.packet)
 	}
 }
