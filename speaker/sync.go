@@ -172,8 +172,11 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	}
 
 	again, err = w.run(in, view, metadata)
-	m.Confirm(view)
-	w.saidGoodbye.Store(in.stopping && !w.memory.IsLate())
+	isWhole := !w.memory.IsLate()
+	if isWhole {
+		m.Confirm(view)
+	}
+	w.saidGoodbye.Store(in.stopping && isWhole)
 	w.conntrack.Set(w.lostEndpoints(in.speakers, view.Alive))
 	return again, err
 }
