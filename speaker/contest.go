@@ -50,8 +50,8 @@ func (o *owners) contest(ctx context.Context) (hasWinners bool) {
 	return len(won) > 0
 }
 
-// contests returns the questions of this turn: to owners that won, if they did not answer recently or claim the address,
-// and to some of the other speakers that claim addresses.
+// contests returns the questions of this turn: to owners that won, if they did not answer recently or claim the
+// address, and to some of the other speakers that claim addresses.
 func (o *owners) contests(at time.Time) []lb.Question {
 	claimed := map[lb.Question]bool{}
 	for _, q := range o.wire.Claims() {

@@ -85,8 +85,8 @@ func sent(p Plan) []any {
 	}
 }
 
-// TestConcernedInARow checks that of nodes that die one after another, as in a rack, each has its addresses moved by a
-// first plan, but that the rest does not wait for ever.
+// TestConcernedInARow checks nodes that die one after another, as in a rack. A first plan moves the addresses of each,
+// but the rest does not wait for ever.
 func TestConcernedInARow(t *testing.T) {
 	s, m := largeCluster(2*manyGroups, "L2"), Memory{}
 	m.ForNode("node1", s)

@@ -83,7 +83,7 @@ func numbered(family netip.Addr, i int) netip.Addr {
 	return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: high, 15: low})
 }
 
-// cost returns the least processor time of a plan in few tries: it does not depend on what else runs.
+// cost returns the shortest processor time of a plan in few tries: it does not depend on what else runs.
 func cost(t *testing.T, s lb.State) time.Duration {
 	t.Helper()
 	runtime.LockOSThread()
@@ -95,7 +95,7 @@ func cost(t *testing.T, s lb.State) time.Duration {
 		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 	}
 
-	least := time.Duration(0)
+	shortest := time.Duration(0)
 	for range 3 {
 		var m Memory
 		begin := used()
@@ -105,10 +105,10 @@ func cost(t *testing.T, s lb.State) time.Duration {
 		if p.Owners.Len() <= len(s.Services) {
 			t.Fatalf("of %d Services only %d addresses have an owner", len(s.Services), p.Owners.Len())
 		}
-		if least == 0 || took < least {
-			least = took
+		if shortest == 0 || took < shortest {
+			shortest = took
 		}
 	}
 
-	return least
+	return shortest
 }
