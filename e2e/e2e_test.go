@@ -25,6 +25,8 @@ var (
 type env struct {
 	*testbed.Bed
 	app testbed.App
+	// isRepetition reports whether the cases ran before, with another mode of kube-proxy.
+	isRepetition bool
 }
 
 type testCase struct {
@@ -151,6 +153,7 @@ func TestE2E(t *testing.T) {
 	for i, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			e := setUp(t, p, mode)
+			e.isRepetition = i > 0
 			run := cases
 			if i == 0 {
 				run = slices.Concat(once, cases)

@@ -184,6 +184,9 @@ func (b *egressBed) testOtherPods(t *testing.T) {
 // testOtherLink: the default routes of the nodes lead over another link than the addresses'. Beyond that link pods
 // reach nothing until their nodes have default routes by it, and send from the addresses then. The next tests go on so.
 func (b *egressBed) testOtherLink(t *testing.T) {
+	if b.isRepetition {
+		t.Skip("it takes a minute and a half, and does not depend on the mode of kube-proxy")
+	}
 	if b.leavesByLAN(t, b.app.Nodes[0]) {
 		t.Skip("the nodes have no default route by another link")
 	}
