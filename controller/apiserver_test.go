@@ -63,8 +63,8 @@ type apiServer struct {
 	fail map[string]bool
 	// lost has the paths at which a patch or a creation is answered by 504, after it landed (true) or instead.
 	lost map[string]bool
-	// requests counts what was asked for, by method and path, and watches and lists by these words and the path; overtaken
-	// counts the refusals of writes of another version.
+	// requests counts what was asked for, by method and path, and watches and lists by these words and the path;
+	// overtaken counts the refusals of writes of another version.
 	requests  map[string]int
 	overtaken int
 	// invalid reports whether a patched Service is refused as invalid; nil refuses none.

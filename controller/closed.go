@@ -14,8 +14,8 @@ import (
 
 const (
 	// closedGrace is the time for which a node must reject connections of a Service's pods before that counts, and must
-	// accept them before it no longer counts. New pods and nodes, new owners, and speakers that restart reject connections
-	// for a moment.
+	// accept them before it no longer counts. New pods and nodes, new owners, and speakers that restart reject
+	// connections for a moment.
 	closedGrace = 30 * time.Second
 	// closedInterval is the minimum time between two changes of the text of a Service.
 	closedInterval = time.Minute

@@ -105,7 +105,8 @@ func newSenders(d *syncRun) (out []*egressSender) {
 	}
 
 	for _, c := range match.Conflicts {
-		// The sentences do not depend on single pods: else each pod that comes or goes would cause writes of many Services.
+		// The sentences do not depend on single pods: else each pod that comes or goes would cause writes of many
+		// Services.
 		younger := byKey[c.Younger]
 		fault := fmt.Sprintf(
 			"pods that it selects send from the addresses of Service %s, which is older and selects them too",

@@ -253,8 +253,8 @@ func campaign(
 			return err
 		}
 
-		// The Lease is released while we still have permission to write it. Otherwise a later installation would wait for
-		// it to expire.
+		// The Lease is released while we still have permission to write it. Otherwise a later installation would wait
+		// for it to expire.
 		if err := cluster.WaitUninstalling(ctx, false); err != nil {
 			return nil
 		}

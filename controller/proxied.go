@@ -47,8 +47,8 @@ type proxyCondition struct {
 	metav1.Condition
 	// wantsProxyMode reports whether all addresses should have ipMode Proxy, which makes kube-proxy stop delivering to
 	// them by itself. An address that is announced already gets it two observations after the condition, when each node
-	// sends connections to proxies. If the API server drops the field, only a Service that is new to proxies asks for it
-	// again.
+	// sends connections to proxies. If the API server drops the field, only a Service that is new to proxies asks for
+	// it again.
 	wantsProxyMode bool
 }
 

@@ -58,8 +58,8 @@ func (r reportTimes) sessionView(
 	}
 
 	for node := range v.byNode {
-		// A node that Kubernetes calls not ready is dead if another node misses it too, or if there is no other node. If
-		// only its kubelet fails, its sessions are up.
+		// A node that Kubernetes calls not ready is dead if another node misses it too, or if there is no other node.
+		// If only its kubelet fails, its sessions are up.
 		isConfirmed := missedBy[node] > 0 || len(states) == 1
 		isDead := notReady[node] && isConfirmed
 		isMissed := 2*missedBy[node] > len(states)

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// observeInterval is the minimum time between two reads of the SpeakerStates, which change often. Each pool and each
-	// BGPPeer that changes is sent to every node. A machine that constantly changes its MAC, or a dead router that a
-	// thousand speakers report one after another, must not cause constant writes.
+	// observeInterval is the minimum time between two reads of the SpeakerStates, which change often. Each pool and
+	// each BGPPeer that changes is sent to every node. A machine that constantly changes its MAC, or a dead router that
+	// a thousand speakers report one after another, must not cause constant writes.
 	observeInterval = 5 * time.Second
-	// staleTime is the time after which a speaker's report expires. Speakers write every ten minutes, and a speaker that
-	// was removed from its node does not withdraw its last report.
+	// staleTime is the time after which a speaker's report expires. Speakers write every ten minutes, and a speaker
+	// that was removed from its node does not withdraw its last report.
 	staleTime = 25 * time.Minute
 )
 
@@ -29,8 +29,8 @@ type speakerView struct {
 	claims map[netip.Addr]foreignClaim
 	// sessions are the sessions of all BGPPeers; nil before the first read.
 	sessions *sessionView
-	// networks are the addresses that the nodes' networks use themselves. The slice stays the same as long as its content
-	// does.
+	// networks are the addresses that the nodes' networks use themselves. The slice stays the same as long as its
+	// content does.
 	networks   []config.NetworkAddress
 	unfiltered unfilteredNodes
 	proxied    proxyView

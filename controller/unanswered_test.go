@@ -176,7 +176,8 @@ func TestBrokenWebhook(t *testing.T) {
 	const broken, many = "/api/v1/namespaces/broken/services", 20
 	_, err := apitest.Read() // which takes long
 	must(t, err)
-	// One error handler sleeps until some time after the last error of the process, by the real clock: for decades here.
+	// One error handler sleeps until some time after the last error of the process, by the real clock: for decades
+	// here.
 	handlers := utilruntime.ErrorHandlers
 	utilruntime.ErrorHandlers = nil
 	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })

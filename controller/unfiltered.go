@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// unfilteredGrace is the time for which a node must be without a filter before it counts. A new node gets its speaker
-	// within that time, and a new leader does not know since when a node is without a filter.
+	// unfilteredGrace is the time for which a node must be without a filter before it counts. A new node gets its
+	// speaker within that time, and a new leader does not know since when a node is without a filter.
 	unfilteredGrace = time.Minute
 	// unfilteredInterval is the time between two changes of the text, for each Service with source ranges. A change
 	// writes all of them: 10,000 Services are written every 10 minutes at most.

@@ -31,11 +31,11 @@ import (
 const (
 	// closedInterval is the time between two attempts to delete servers that had connections.
 	closedInterval = 10 * time.Second
-	// retryTime is the time after which a configuration that was refused is tried again. A port may be free by then, or a
-	// worker may have been too slow.
+	// retryTime is the time after which a configuration that was refused is tried again. A port may be free by then, or
+	// a worker may have been too slow.
 	retryTime = time.Minute
-	// commandsInLine is the number of commands in a line that fit the engine's buffer of 16 KiB. The longest command has
-	// some 320 characters.
+	// commandsInLine is the number of commands in a line that fit the engine's buffer of 16 KiB. The longest command
+	// has some 320 characters.
 	commandsInLine = 32
 	// program is the path of HAProxy.
 	program = "/usr/sbin/haproxy"
@@ -74,8 +74,8 @@ type agent struct {
 	certificates *certificates
 	// certified has the pairs and faults of the Services.
 	certified secretView
-	// areSecretsRead reports whether the API server has answered about each Secret once. Until then a Service could lose
-	// the pair that it has.
+	// areSecretsRead reports whether the API server has answered about each Secret once. Until then a Service could
+	// lose the pair that it has.
 	areSecretsRead bool
 	// written is the last desired state that was written for the engine.
 	written string

@@ -95,8 +95,8 @@ func startWorker(
 	// forgets no-exit-on-failure. Then the death of one worker would end all older ones, and their connections.
 	args := []string{"-db", "-f", "/dev/stdin"}
 	if from != nil {
-		// Option -sf is not used: with it HAProxy stops the other worker before it answers itself. If it cannot bind a port,
-		// it closes the listeners of both, with the connections that wait there.
+		// Option -sf is not used: with it HAProxy stops the other worker before it answers itself. If it cannot bind a
+		// port, it closes the listeners of both, with the connections that wait there.
 		args = append(args, "-x", from.socket)
 	}
 
@@ -165,8 +165,8 @@ func (w *worker) hasWorked() bool {
 		return true // it ended
 	}
 
-	// The name of the program may have spaces (proc_pid_stat(5)). After it come the state, 10 other fields, and the times
-	// in user mode and in the kernel.
+	// The name of the program may have spaces (proc_pid_stat(5)). After it come the state, 10 other fields, and the
+	// times in user mode and in the kernel.
 	afterName := text[bytes.LastIndexByte(text, ')')+1:]
 	f := strings.Fields(string(afterName))
 	if len(f) < 13 {

@@ -33,8 +33,8 @@ func localMember(links []lb.Interface, refused []lb.Refusal, silent map[string]b
 				out.Prefixes = append(out.Prefixes, p.Masked())
 			}
 		}
-		// Links to pods are many, and the metadata has little room. They carry no subnet: some network plugins give each of
-		// them the node's address as a single one.
+		// Links to pods are many, and the metadata has little room. They carry no subnet: some network plugins give
+		// each of them the node's address as a single one.
 		if out.Default || slices.ContainsFunc(out.Prefixes, isSubnet) {
 			m.Links = append(m.Links, out)
 		}

@@ -123,8 +123,8 @@ func TestHang(t *testing.T) {
 		stuck time.Duration
 		// waits is how long the processes wait for a core in each second, freezes how long they stand still once.
 		waits, freezes time.Duration
-		// moves: others have the addresses of w1 after 12 s. dies is when /healthz of w1 fails, counted from the beginning; 0
-		// for never.
+		// moves: others have the addresses of w1 after 12 s. dies is when /healthz of w1 fails, counted from the
+		// beginning; 0 for never.
 		moves bool
 		dies  time.Duration
 	}{

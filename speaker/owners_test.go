@@ -138,7 +138,8 @@ type sim struct {
 	start time.Time
 	spec  lb.State
 	nodes map[string]*simNode
-	// owner is who owned each address last; moves counts the changes, and double is how long each has had two that answer.
+	// owner is who owned each address last; moves counts the changes, and double is how long each has had two that
+	// answer.
 	owner  map[netip.Addr]string
 	moves  map[netip.Addr]int
 	double map[netip.Addr]time.Duration
@@ -391,7 +392,8 @@ func TestAwayFromAPI(t *testing.T) {
 		name  string
 		nodes int
 		steps string
-		// moves is how often an address may move, double how long two may answer for it; left: w1 owns nothing in the end.
+		// moves is how often an address may move, double how long two may answer for it; left: w1 owns nothing in the
+		// end.
 		moves  int
 		double time.Duration
 		left   bool

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// handoverTime bounds how long a speaker that stops waits for others to take over its addresses. It is far less than
-	// the pod's grace period, and longer than a node keeps the BGP routes that it leaves.
+	// handoverTime bounds how long a speaker that stops waits for others to take over its addresses. It is far less
+	// than the pod's grace period, and longer than a node keeps the BGP routes that it leaves.
 	handoverTime = 4 * time.Second
 	// handoverInterval is the time between two checks whether all addresses are handed over.
 	handoverInterval = 20 * time.Millisecond

@@ -154,8 +154,8 @@ func bgpMessage(kind byte, body []byte) []byte {
 
 // serveBGP answers an OPEN and each KEEPALIVE until the session ends.
 func serveBGP(conn net.Conn) string {
-	// AS 65001, 90 s, 192.0.2.2; optional parameters: the capabilities IPv4 unicast and graceful restart (RFC 4724 section
-	// 3).
+	// AS 65001, 90 s, 192.0.2.2; optional parameters: the capabilities IPv4 unicast and graceful restart (RFC 4724
+	// section 3).
 	open := []byte{4, 0xfd, 0xe9, 0, 90, 192, 0, 2, 2, 16, 2, 14, 1, 4, 0, 1, 0, 1, 64, 6, 0, 120, 0, 1, 1, 0}
 	for {
 		header := make([]byte, 19)

@@ -44,7 +44,8 @@ type EgressSlice struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
-	// Released is when the last of the pods was gone; absent while there are some. Five minutes later the ports are free.
+	// Released is when the last of the pods was gone; absent while there are some. Five minutes later the ports are
+	// free.
 	Released *Time `json:"released,omitempty"`
 }
 

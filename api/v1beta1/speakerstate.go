@@ -235,8 +235,8 @@ type SessionState struct {
 	// State is established or down. The states of RFC 4271 in between would cause a write each second.
 	// +kubebuilder:validation:Enum=established;down
 	State string `json:"state"`
-	// Awaited reports whether the previous speaker had the session and this one has not established it yet. Meanwhile the
-	// speaker's pod is not ready.
+	// Awaited reports whether the previous speaker had the session and this one has not established it yet. Meanwhile
+	// the speaker's pod is not ready.
 	Awaited bool `json:"awaited,omitempty"`
 	// Since is the time at which the session was established or was lost; empty if it was never established.
 	Since *Time `json:"since,omitempty"`

@@ -19,14 +19,14 @@ const (
 	// maxSources bounds the source ranges in all lists of a Service together. Lists of whole countries have some
 	// thousand. The kernel takes 250,000 in all.
 	maxSources = 5_000
-	// maxAnnotation bounds the length of an annotation in bytes, except for lists of sources. The longest useful ones are
-	// node selectors that name some dozen nodes.
+	// maxAnnotation bounds the length of an annotation in bytes, except for lists of sources. The longest useful ones
+	// are node selectors that name some dozen nodes.
 	maxAnnotation = 2048
-	// maxSelectorTerms bounds the requirements and values of a node selector: each is compared with each node whenever a
-	// node dies. It also bounds the labels in a selector of pods, which decides which Services share an address.
+	// maxSelectorTerms bounds the requirements and values of a node selector: each is compared with each node whenever
+	// a node dies. It also bounds the labels in a selector of pods, which decides which Services share an address.
 	maxSelectorTerms = 64
-	// maxNodeAddresses bounds the addresses of a Node that count, addresses of type InternalIP first. A kubelet may list
-	// some ten thousand, and pools withhold each of them.
+	// maxNodeAddresses bounds the addresses of a Node that count, addresses of type InternalIP first. A kubelet may
+	// list some ten thousand, and pools withhold each of them.
 	maxNodeAddresses = 32
 )
 

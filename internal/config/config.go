@@ -79,8 +79,8 @@ type Options struct {
 	Undeclared v1beta1.UndeclaredPorts
 	// AllowInternal exempts the cluster's own pods and nodes from source ranges, unless a Service says otherwise.
 	AllowInternal bool
-	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. It is
-	// the option node-selector of OpenStack's cloud controller manager, and is ignored along with the rest of OpenStack.
+	// NodeSelector restricts the nodes that announce Services without a node selector; nil restricts nothing. It is the
+	// option node-selector of OpenStack's cloud controller manager, and is ignored along with the rest of OpenStack.
 	NodeSelector lb.Selector
 	// Proxy determines which Services get proxies.
 	Proxy ProxyOptions

@@ -31,8 +31,8 @@ type sliceEndpoints struct {
 
 // unreadyEndpoints has the endpoints of an EndpointSlice that are not ready.
 type unreadyEndpoints struct {
-	// terminating are the nodes with an endpoint that terminates and still serves. They contain "" if an endpoint has no
-	// node.
+	// terminating are the nodes with an endpoint that terminates and still serves. They contain "" if an endpoint has
+	// no node.
 	terminating lb.Names
 	// idle are the addresses of endpoints that cannot serve.
 	idle []lb.OnNode

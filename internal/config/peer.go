@@ -130,8 +130,8 @@ const (
 	bgpPort = 179
 	// defaultHoldTime is the suggestion of RFC 4271 section 10.
 	defaultHoldTime = 90 * time.Second
-	// defaultConnectTime is far below the 120 s of RFC 4271: a returning router must get its routes within 3 s. It is the
-	// minimum of GoBGP.
+	// defaultConnectTime is far below the 120 s of RFC 4271: a returning router must get its routes within 3 s. It is
+	// the minimum of GoBGP.
 	defaultConnectTime = 2 * time.Second
 	// internalASN is a value of dynamicASN. The other value is external: any AS but ours.
 	internalASN = "internal"
@@ -158,8 +158,8 @@ func compilePeer(r *problemList, object lb.Object, s v1beta1.BGPPeerSpec) (lb.Pe
 	}
 
 	if s.TTLSecurity != 0 {
-		// RFC 5082 section 3: both ends send with the greatest TTL, and each hop takes one. A neighbour is one hop away,
-		// and its packets lose nothing.
+		// RFC 5082 section 3: both ends send with the greatest TTL, and each hop takes one. A neighbour is one hop
+		// away, and its packets lose nothing.
 		p.MinTTL = uint8(math.MaxUint8 + 1 - s.TTLSecurity)
 	}
 

@@ -21,8 +21,8 @@ type ProxyOptions struct {
 	// MaxNamespaces bounds the namespaces with proxied Services: each has an HAProxy of its own in every proxy. 0 is no
 	// bound.
 	MaxNamespaces int
-	// MaxServices bounds the proxied Services of a namespace, and thereby their ports, endpoints and source ranges. 0 is
-	// no bound.
+	// MaxServices bounds the proxied Services of a namespace, and thereby their ports, endpoints and source ranges. 0
+	// is no bound.
 	MaxServices int
 	// MaxIdle bounds the idle times of connections, because a connection keeps a former process of HAProxy running.
 	MaxIdle time.Duration

@@ -39,7 +39,8 @@ const (
 	// AnnotationTimeoutClientData is the number of milliseconds without a byte from the client after which a connection
 	// ends.
 	AnnotationTimeoutClientData = "holdfast.dev/timeout-client-data"
-	// AnnotationTimeoutMemberData is the number of milliseconds without a byte from the pod after which a connection ends.
+	// AnnotationTimeoutMemberData is the number of milliseconds without a byte from the pod after which a connection
+	// ends.
 	AnnotationTimeoutMemberData = "holdfast.dev/timeout-member-data"
 	// AnnotationTimeoutMemberConnect is the number of milliseconds that a proxy waits for a connection to a pod.
 	AnnotationTimeoutMemberConnect = "holdfast.dev/timeout-member-connect"

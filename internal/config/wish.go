@@ -45,8 +45,8 @@ const (
 	// AnnotationEgress "true" makes the Service's pods send from its addresses: connections that they open to addresses
 	// outside of the cluster leave with the Service's address of that family. A node announces it by layer 2.
 	AnnotationEgress = "holdfast.dev/egress"
-	// AnnotationHostname is the host name in the status, beside each address. It has lower-case letters, digits, hyphens
-	// and dots, and must not be an IP address.
+	// AnnotationHostname is the host name in the status, beside each address. It has lower-case letters, digits,
+	// hyphens and dots, and must not be an IP address.
 	AnnotationHostname = "holdfast.dev/hostname"
 	// AnnotationNodeSelector restricts the nodes that may announce the Service, in the syntax of kubectl --selector.
 	AnnotationNodeSelector = "holdfast.dev/node-selector"
@@ -75,7 +75,8 @@ const (
 	AnnotationInternalTraffic = "holdfast.dev/internal-traffic"
 	// AnnotationConnectionLimit limits the concurrent connections to each port, on each node; -1 is no limit.
 	AnnotationConnectionLimit = "holdfast.dev/connection-limit"
-	// AnnotationRateLimit limits the new connections per second of one source to each port, on each node; -1 is no limit.
+	// AnnotationRateLimit limits the new connections per second of one source to each port, on each node; -1 is no
+	// limit.
 	AnnotationRateLimit = "holdfast.dev/rate-limit"
 	// AnnotationLogDrops "true" turns on a sampled log of dropped packets.
 	AnnotationLogDrops = "holdfast.dev/log-drops"

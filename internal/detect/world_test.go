@@ -116,8 +116,8 @@ type node struct {
 	// slow is the most that the thread waits for its turn after each step.
 	slow time.Duration
 	sent int
-	// askedAt is when it asked the wire last, foreignAt when a foreign machine answered last; foreignWorks: one did when
-	// it asked last.
+	// askedAt is when it asked the wire last, foreignAt when a foreign machine answered last; foreignWorks: one did
+	// when it asked last.
 	askedAt, foreignAt time.Duration
 	foreignWorks       bool
 	// refusals has what its kernel may still refuse to each other node.

@@ -18,9 +18,9 @@ import (
 
 // Numbers of routing rules and tables, for both families. Rules and routes of other programs there stay.
 const (
-	// insidePriority is the priority of the rules that look up the main table without its default routes, and wayPriority
-	// of the rules that look up the table of a way. Both come before the main table (32766), and after the rules of
-	// network plugins.
+	// insidePriority is the priority of the rules that look up the main table without its default routes, and
+	// wayPriority of the rules that look up the table of a way. Both come before the main table (32766), and after the
+	// rules of network plugins.
 	insidePriority = 32700
 	wayPriority    = 32701
 	// firstTable is the table of the first way; the next ways have the next tables.

@@ -294,7 +294,8 @@ func (a *assigner) explain(
 		return refuse(lb.NoPool, "there is no IPAddressPool")
 	}
 
-	// The reason of a pool that has the family is more useful than NoFamily, and any other reason more than PoolExhausted.
+	// The reason of a pool that has the family is more useful than NoFamily, and any other reason more than
+	// PoolExhausted.
 	reason := lb.NoFamily
 	var full []string
 	for _, pool := range candidates {

@@ -43,12 +43,12 @@ type Assignment struct {
 	// Record is written to the status: for each address the terms, and the pool that the address came from, or the pool
 	// that replaced it.
 	Record lb.Origins
-	// Awaits are the addresses that it waits for: it had them before a restore, or before it gave them up in a clash. They
-	// are requested again by the annotation that also preserves the record in backups.
+	// Awaits are the addresses that it waits for: it had them before a restore, or before it gave them up in a clash.
+	// They are requested again by the annotation that also preserves the record in backups.
 	Awaits lb.Origins
-	// Reason is Assigned if a Service has all that it requests, and PartlyAssigned if it prefers two families and has one.
-	// For a FloatingIP it is Bound or Available. Any other Reason explains why it waits, or why it holds something else
-	// than it requests.
+	// Reason is Assigned if a Service has all that it requests, and PartlyAssigned if it prefers two families and has
+	// one. For a FloatingIP it is Bound or Available. Any other Reason explains why it waits, or why it holds something
+	// else than it requests.
 	Reason lb.Reason
 	// Message explains the Reason to the user.
 	Message string

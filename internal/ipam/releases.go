@@ -27,8 +27,8 @@ type releaseRecord struct {
 	lb.Release
 	// pool is the pool that has the record, or that the address came from.
 	pool string
-	// isOverQuota reports whether the namespace released more addresses than its quota lets it hold. Then reuseDelay ends
-	// early.
+	// isOverQuota reports whether the namespace released more addresses than its quota lets it hold. Then reuseDelay
+	// ends early.
 	isOverQuota bool
 }
 

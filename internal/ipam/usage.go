@@ -14,8 +14,8 @@ const MaxHolders = 8
 type Usage struct {
 	Pool       string
 	IPv4, IPv6 Counts
-	// Retained are addresses that came from the pool, are held, and lie in no pool now. The list is bounded; RetainedCount
-	// counts all of them.
+	// Retained are addresses that came from the pool, are held, and lie in no pool now. The list is bounded;
+	// RetainedCount counts all of them.
 	Retained      []lb.Retention
 	RetainedCount int64
 	// Released are the releases that the pool records, latest first.

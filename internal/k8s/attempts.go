@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// retryWait is the first wait after a write that failed, which doubles up to maxRetryWait. It is also the longest time
-	// until the watch shows the write that overtook ours.
+	// retryWait is the first wait after a write that failed, which doubles up to maxRetryWait. It is also the longest
+	// time until the watch shows the write that overtook ours.
 	retryWait    = 200 * time.Millisecond
 	maxRetryWait = time.Minute
 )

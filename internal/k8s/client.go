@@ -165,9 +165,9 @@ func (c Clients) WaitForVersion(ctx context.Context, log *slog.Logger) error {
 const (
 	// dialTime is the time in which an API server must accept a connection.
 	dialTime = 2 * time.Second
-	// deadTime is the time after which a connection ends whose other machine acknowledges nothing. One address may stand
-	// for several API servers: by client-go's defaults a connection to a server that lost its power would last for 45 s.
-	// The kernels check this, so that a slow API server keeps its connections.
+	// deadTime is the time after which a connection ends whose other machine acknowledges nothing. One address may
+	// stand for several API servers: by client-go's defaults a connection to a server that lost its power would last
+	// for 45 s. The kernels check this, so that a slow API server keeps its connections.
 	deadTime = 4 * time.Second
 )
 

@@ -46,7 +46,8 @@ type Config struct {
 	Node string
 	// Proxies is the Service of the proxies, whose endpoints a decision may depend on; zero for none.
 	Proxies lb.Key
-	// Speaker reports whether the Cluster is for a speaker, which also needs endpoints and the pods of the other speakers.
+	// Speaker reports whether the Cluster is for a speaker, which also needs endpoints and the pods of the other
+	// speakers.
 	Speaker bool
 	// Kick is called after every change that can change a decision.
 	Kick func()
@@ -375,8 +376,8 @@ func (k *Cluster) StoppingSpeakers() map[string]bool {
 }
 
 const (
-	// burstRate and burstSize bound the Services that get or lose addresses, per second and at once, before that counts as
-	// a burst.
+	// burstRate and burstSize bound the Services that get or lose addresses, per second and at once, before that counts
+	// as a burst.
 	burstRate = 10
 	burstSize = 10
 )

@@ -15,8 +15,8 @@ import (
 const (
 	// renewInterval is the time between the starts of two renewals of the Lease.
 	renewInterval = 500 * time.Millisecond
-	// renewTimeout bounds a renewal, and any other read or write of the Lease. A leader whose requests take longer could
-	// not finish a write within writeTime.
+	// renewTimeout bounds a renewal, and any other read or write of the Lease. A leader whose requests take longer
+	// could not finish a write within writeTime.
 	renewTimeout = time.Second
 	// writeTime is the time after the start of its last successful renewal for which a leader may write.
 	writeTime = 2 * time.Second

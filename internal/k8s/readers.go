@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// tokenRate bounds the unknown tokens per second that the API server is asked about, because any client that reaches
-	// the port of the metrics may send tokens.
+	// tokenRate bounds the unknown tokens per second that the API server is asked about, because any client that
+	// reaches the port of the metrics may send tokens.
 	tokenRate = 5
 	// tokenBurst bounds the unknown tokens at once.
 	tokenBurst = 10

@@ -193,8 +193,9 @@ func (c Clients) clearServices(ctx context.Context) error {
 	}
 
 	return each(services.Items, func(s *corev1.Service) error {
-		// The annotation with the addresses stays for a later installation. Annotations that another load balancer would
-		// read are removed. The standard finalizer of a released Service is ours while no other load balancer serves it.
+		// The annotation with the addresses stays for a later installation. Annotations that another load balancer
+		// would read are removed. The standard finalizer of a released Service is ours while no other load balancer
+		// serves it.
 		isAlone := Released(s) && len(s.Status.LoadBalancer.Ingress) == 0
 		cleared := config.Options{}.Cleared(s, nil)
 		patch := withoutFinalizers(s, cleared, isAlone)

@@ -21,7 +21,8 @@ type PortSlice struct {
 	Node  string
 	// Namespace of the pods.
 	Namespace string
-	// Released is when the last pod on the node was gone. It is zero while the node has pods that send from the address.
+	// Released is when the last pod on the node was gone. It is zero while the node has pods that send from the
+	// address.
 	Released time.Time
 }
 
@@ -67,8 +68,8 @@ type EgressSource struct {
 	UID string
 	// Service decides about the pod.
 	Service Key
-	// Address and the ports from First on replace the source of the pod's packets. Address is of the pod's family; it is
-	// the zero Addr if the Service has none of that family, and then Closed is set. First is 0 while the node has no
+	// Address and the ports from First on replace the source of the pod's packets. Address is of the pod's family; it
+	// is the zero Addr if the Service has none of that family, and then Closed is set. First is 0 while the node has no
 	// slice: then nothing is replaced.
 	Address netip.Addr
 	First   uint16
@@ -76,8 +77,8 @@ type EgressSource struct {
 	Link string
 	// Closed says why new connections are rejected; "" if they are not. Older connections go on.
 	Closed string
-	// Confined says why new connections are rejected to destinations to which only the node's default route leads; "" if
-	// they are not. It leads over another link, and Link has no way. If Closed is set, Confined is not.
+	// Confined says why new connections are rejected to destinations to which only the node's default route leads; ""
+	// if they are not. It leads over another link, and Link has no way. If Closed is set, Confined is not.
 	Confined string
 }
 

@@ -79,10 +79,11 @@ type Unfit uint8
 const (
 	// Booting means that kube-proxy has not served since the node started, so that the node announces nothing.
 	Booting Unfit = 1 << iota
-	// Unfiltered means that the packet filter is not in force, so that the node announces nothing that has source ranges.
+	// Unfiltered means that the packet filter is not in force, so that the node announces nothing that has source
+	// ranges.
 	Unfiltered
-	// SessionlessIPv4 means that none of its established BGP sessions carries IPv4 routes. So no node leaves such routes
-	// to the node, and another one reports who advertises.
+	// SessionlessIPv4 means that none of its established BGP sessions carries IPv4 routes. So no node leaves such
+	// routes to the node, and another one reports who advertises.
 	SessionlessIPv4
 	// SessionlessIPv6 means the same for IPv6.
 	SessionlessIPv6

@@ -22,8 +22,8 @@ type Service struct {
 	ClusterIPs []netip.Addr
 	// Ports the Service declares and that are served.
 	Ports []Port
-	// Unserved are the other ports it declares, which are closed: they are beyond the bound of its namespace, or pods send
-	// from them.
+	// Unserved are the other ports it declares, which are closed: they are beyond the bound of its namespace, or pods
+	// send from them.
 	Unserved []Port
 	// Local is externalTrafficPolicy: Local, or LocalByProxy: the policy is Cluster, but packets must come in where a
 	// proxy is. InternalLocal is internalTrafficPolicy: Local.

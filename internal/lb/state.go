@@ -113,7 +113,8 @@ type Here struct {
 	// Newer maps addresses that this node may own by its State to the nodes that own them by a newer one: those heard
 	// the API server clearly later, or have precedence in another way (see Precedence).
 	Newer map[netip.Addr]string
-	// EgressLacks says why no pod of this node may send from an address of a Service, for each family in which none may.
+	// EgressLacks says why no pod of this node may send from an address of a Service, for each family in which none
+	// may.
 	EgressLacks map[Family]string
 	// Ways are the default routes of this node, by the names of its links.
 	Ways map[string][]Way

@@ -157,7 +157,7 @@ func TestFramesWithoutAddresses(t *testing.T) {
 	n.want("the others leave the link too", true)
 }
 
-// A dead link that only frames judge stays left to others after its Detector began anew: it knows no node there, until
+// A dead link that only frames judge stays left to others after its Detector restarted: it knows no node there, until
 // the port works again.
 func TestFramesBeginAnew(t *testing.T) {
 	for _, flaps := range []bool{false, true} {

@@ -264,7 +264,7 @@ func (l *linkWatcher) askOn(ctx context.Context, at time.Time, own lb.Interface,
 	case isShared:
 		w.record(at, result)
 	case w.isByFrames() && l.hasOtherSpeakers(known):
-		// Nothing shows whether it works. Its Detector may have begun anew, and know no node there.
+		// Nothing shows whether it works. Its Detector may have restarted, and know no node there.
 	case !w.isSettling(at):
 		w.reset() // no other node could take an address over
 	}

@@ -116,8 +116,8 @@ func (w *watchedLink) record(at time.Time, r roundResult) {
 	w.isFailing = false
 	wasWorking := w.hasAnswered && !w.isSilent
 	if !hasAnswered && (r.isAlone || r.isPair) && !r.askedForeign && wasWorking {
-		// All machines that were asked are nodes whose links failed first, or a single node that may be faulty as well as
-		// this one. Their silence shows nothing about this node.
+		// All machines that were asked are nodes whose links failed first, or a single node that may be faulty as well
+		// as this one. Their silence shows nothing about this node.
 		return
 	}
 

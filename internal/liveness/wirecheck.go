@@ -23,8 +23,8 @@ const (
 	pollInterval = time.Second
 	// foreignInterval is how often foreign machines are asked while one answers.
 	foreignInterval = 10 * time.Second
-	// foreignLifetime is how long an answer shows that a foreign machine is there. If none answered for that long, silence
-	// shows nothing.
+	// foreignLifetime is how long an answer shows that a foreign machine is there. If none answered for that long,
+	// silence shows nothing.
 	foreignLifetime = 30 * time.Second
 	// hearsForeignTime is how long the answer of a foreign machine shows that this node hears it.
 	hearsForeignTime = time.Second
@@ -59,8 +59,8 @@ type wireChecker struct {
 	trials, trialsElsewhere map[string]echoTrial
 	// answeredAt is when each foreign machine answered last, within foreignLifetime.
 	answeredAt map[lb.Question]time.Time
-	// foreignAnsweredAt is when a foreign machine on the link of the heartbeats answered while a node was silent, zero if
-	// none did when they were last asked.
+	// foreignAnsweredAt is when a foreign machine on the link of the heartbeats answered while a node was silent, zero
+	// if none did when they were last asked.
 	foreignAnsweredAt time.Time
 }
 

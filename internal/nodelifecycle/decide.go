@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	// maxSuspicionAge is the age up to which a suspicion can declare a node dead. After that time Kubernetes has decided
-	// for itself (40 to 50 s by default), and a speaker that died meanwhile must not vote.
+	// maxSuspicionAge is the age up to which a suspicion can declare a node dead. After that time Kubernetes has
+	// decided for itself (40 to 50 s by default), and a speaker that died meanwhile must not vote.
 	maxSuspicionAge = time.Minute
 	// confirmTime is the time for which the majority must last: a node that is not heard may be about to show a sign of
 	// life.
 	confirmTime = 200 * time.Millisecond
 
-	// maxRenewalGap is the longest time between two renewals of a Lease by a running kubelet, which renews it every 10 s.
-	// After a longer gap the node may have been powered off.
+	// maxRenewalGap is the longest time between two renewals of a Lease by a running kubelet, which renews it every 10
+	// s. After a longer gap the node may have been powered off.
 	maxRenewalGap = 15 * time.Second
 	// returnTime is the time for which a node that may have been off must be alive before its pods are restored. Its
 	// kubelet renews the Lease before it reports that the containers are gone. Until then the pods look ready, although
 	// their addresses do not exist any more. If the node was on, its kubelet reports its pods by itself.
 	returnTime = 10 * time.Second
 
-	// distrustTime applies to clusters of two speakers, where one vote decides. For so long after its vote was wrong about
-	// a node, a speaker's vote counts only after distrustedSilence.
+	// distrustTime applies to clusters of two speakers, where one vote decides. For so long after its vote was wrong
+	// about a node, a speaker's vote counts only after distrustedSilence.
 	distrustTime = 10 * time.Minute
 	// distrustedSilence is a time without a sign of life in which a running kubelet renews its Lease.
 	distrustedSilence = 15 * time.Second
@@ -46,14 +46,15 @@ type decisionInput struct {
 	// speakers is the number of speakers that should run, including dead ones. 0 withdraws nothing.
 	speakers   int
 	suspicions []suspicion
-	// lastSeen is the time of each node's last sign of life. A node without an entry was not checked, and is not declared
-	// dead.
+	// lastSeen is the time of each node's last sign of life. A node without an entry was not checked, and is not
+	// declared dead.
 	lastSeen map[string]time.Time
 	// missedRenewals are the nodes whose kubelets missed a renewal of their Leases.
 	missedRenewals map[string]bool
 	// withdrawn are the nodes whose endpoints are withdrawn.
 	withdrawn map[string]bool
-	// restored are the nodes whose endpoints were restored because the nodes are alive, with the time of the restoration.
+	// restored are the nodes whose endpoints were restored because the nodes are alive, with the time of the
+	// restoration.
 	restored map[string]time.Time
 	// notReady are the nodes that Kubernetes has given up; it handles their pods.
 	notReady map[string]bool
@@ -91,7 +92,8 @@ func decide(in decisionInput) decision {
 		}
 	}
 
-	// Suspects that are not checked yet count too: Leases are read at a limited rate, and the limit must hold meanwhile.
+	// Suspects that are not checked yet count too: Leases are read at a limited rate, and the limit must hold
+	// meanwhile.
 	suspects := slices.DeleteFunc(in.suspects(), func(node string) bool {
 		return in.withdrawn[node]
 	})

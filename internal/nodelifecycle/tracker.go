@@ -11,8 +11,8 @@ import (
 const (
 	// checkInterval is the time between runs while nodes are suspected.
 	checkInterval = 200 * time.Millisecond
-	// leasesAtOnce is the number of Leases to read per checkInterval: when a thousand nodes fall silent, the API server is
-	// busy enough.
+	// leasesAtOnce is the number of Leases to read per checkInterval: when a thousand nodes fall silent, the API server
+	// is busy enough.
 	leasesAtOnce = 10
 	// lastWriteMargin is how much later than its last heartbeat a dead node may seem to have written. Speakers date the
 	// beginning of its silence 0.3 s before they notice it, and no two watches are equally fast.

@@ -14,8 +14,8 @@ import (
 type cluster struct {
 	// nodes that the API server or the membership knows, ordered by name.
 	nodes []node
-	// all and living are the indexes of all nodes, and of those whose speakers live; me is the index of the planned one,
-	// or -1.
+	// all and living are the indexes of all nodes, and of those whose speakers live; me is the index of the planned
+	// one, or -1.
 	all, living []int
 	me          int
 	// barred are the names of the nodes that may announce nothing, by reason.

@@ -348,7 +348,8 @@ type inputs struct {
 
 // serviceFacts are what this node knows of a Service that stays.
 type serviceFacts struct {
-	// isRefused reports whether the kernel refuses its source ranges; isUnserved whether kube-proxy does not serve it yet.
+	// isRefused reports whether the kernel refuses its source ranges; isUnserved whether kube-proxy does not serve it
+	// yet.
 	isRefused, isUnserved bool
 }
 

@@ -18,7 +18,7 @@ const manyGroups = 1000
 const maxStages = 4
 
 // IsLate reports whether the last plan has only what concerns nodes that died, came back or changed their state, and
-// leaves other groups as they were. The next plan, which is to be made at once, has the rest, or what more such nodes
+// leaves other groups as they were. The caller plans again at once, and that plan has the rest, or what more such nodes
 // concern.
 func (m *Memory) IsLate() bool {
 	return m.table.IsLate()

@@ -21,8 +21,8 @@ type election struct {
 	// addresses that should have the same owner; the first is what the election is about, and family is its family.
 	addresses []netip.Addr
 	family    lb.Family
-	// even reports whether all nodes that may announce serve the same ports, and none is about to lose its endpoints, so
-	// that their ranks do not depend on them.
+	// even reports whether all nodes that may announce serve the same ports, and none is about to lose its endpoints,
+	// so that their ranks do not depend on them.
 	even bool
 	// nodes are indexes, among them all nodes that the endpoints of the Services let announce: all indexes, or the
 	// nodes of few endpoints, since to look each node up by name costs more than to ask it.

@@ -27,8 +27,8 @@ func conditions(
 		return meta.FindStatusCondition(s.Status.Conditions, kind) != nil
 	}
 
-	// NoAdvertisement is written to one condition only, AnnouncedL2. A Service without an address gets no condition: the
-	// controller reports why, and a write here would conflict with its write.
+	// NoAdvertisement is written to one condition only, AnnouncedL2. A Service without an address gets no condition:
+	// the controller reports why, and a write here would conflict with its write.
 	isUnselected := !v.BGP.Selected && v.L2.Reason != lb.NoAddress
 	hasL2 := v.L2.Selected || isUnselected || exists(v1beta1.ConditionAnnouncedL2)
 	if v.L2.Writer && hasL2 {

@@ -21,8 +21,8 @@ const (
 	fewWrites = 10
 	// slowWait is the time between two runs in the slow pace.
 	slowWait = time.Second
-	// burstWait is the time between two runs in a burst: comparing thousands of Services takes longer than the few writes
-	// that the pace allows.
+	// burstWait is the time between two runs in a burst: comparing thousands of Services takes longer than the few
+	// writes that the pace allows.
 	burstWait = 5 * time.Second
 	// yieldTime is the maximum time for which a run waits for announcements. Comparing a thousand Services takes a core
 	// longer than announcing them, and a link that takes no frame must not stop all writes.

@@ -86,8 +86,8 @@ type Reporter struct {
 	Config
 	// services writes Services.
 	services *daemon.Loop
-	// states writes the SpeakerState. It has a loop of its own: a silent node must be reported at once, whatever else is
-	// being written.
+	// states writes the SpeakerState. It has a loop of its own: a silent node must be reported at once, whatever else
+	// is being written.
 	states   *daemon.Loop
 	sessions *sessionGate
 	last     *lastStanding

@@ -22,7 +22,8 @@ const (
 	// statePace is the minimum interval for each living speaker: all speakers together write at most a hundred times a
 	// second.
 	statePace = 10 * time.Millisecond
-	// refreshInterval is the maximum time between two writes. It repairs a state that another client changed or deleted.
+	// refreshInterval is the maximum time between two writes. It repairs a state that another client changed or
+	// deleted.
 	refreshInterval = 10 * time.Minute
 	// stateResync is the maximum time between two runs, because a node may have been silent long enough by then.
 	stateResync = 10 * time.Second
@@ -81,8 +82,8 @@ func (w *stateWriter) sync(ctx context.Context) (again time.Duration, err error)
 	repeats := liveness.Repeats(w.Node, alive)
 	wasCutOff := w.silence.CutOff
 	w.silence = w.Liveness.Silence(repeats)
-	// The others may not hear a node that does not hear them. They must read that it is alive before they write that its
-	// kernel does not answer.
+	// The others may not hear a node that does not hear them. They must read that it is alive before they write that
+	// its kernel does not answer.
 	isUrgent := w.silence.CutOff && !wasCutOff
 	if !w.silence.Complete && !isUrgent {
 		return 0, nil // liveness kicks when all kernels had time to answer
