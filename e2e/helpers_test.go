@@ -334,7 +334,32 @@ func (e *env) alone(t *testing.T) {
 				t.Errorf("%s grew from %.0f to %.0f, though nothing was broken", series, former, count)
 			}
 		}
+		if t.Failed() {
+			e.logWarnings(context.Background(), t)
+		}
 	})
+}
+
+// logWarnings logs the warnings of all speakers of the last two minutes.
+func (e *env) logWarnings(ctx context.Context, t *testing.T) {
+	t.Helper()
+	pods, err := e.Pods(ctx, testbed.Speaker)
+	if err != nil {
+		t.Log(err)
+		return
+	}
+	for _, p := range pods {
+		text, err := e.Kubectl(ctx, "-n", testbed.Namespace, "logs", p.Name, "--since=2m")
+		if err != nil {
+			t.Log(err)
+			continue
+		}
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, "WARN") {
+				t.Logf("%s: %s", p.Spec.NodeName, strings.TrimSpace(line))
+			}
+		}
+	}
 }
 
 // conflicts returns how often each speaker saw an address of its own claimed, by node and series.

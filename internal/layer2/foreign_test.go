@@ -265,8 +265,8 @@ func twoOwners(t *testing.T) []struct {
 }
 
 // TestSecondOwner: a new owner checks once for a duplicate, when the move has settled, and again after a speaker's
-// claim. An answer is a conflict, with the MAC of any other machine, within ten seconds of the claim, and as long as
-// answers come. The answer of a stand-in has our own MAC, and is no conflict.
+// claim. Two answers moveTime apart are a conflict, with the MAC of any other machine, within fifteen seconds of the
+// claim, and as long as answers come. The answer of a stand-in has our own MAC, and is no conflict.
 func TestSecondOwner(t *testing.T) {
 	const conflict = "announced against 02:53:00:00:00:02"
 	for _, tt := range twoOwners(t) {
@@ -288,7 +288,17 @@ func TestSecondOwner(t *testing.T) {
 				t.Errorf("%s: after a claim asked after %v", tt.ours.Address, at)
 			}
 			p.put(tt.answer)
-			p.expectIs("it answers", conflict)
+			p.expectIs("it answers in a move", "announced")
+			if at := questions(p.lan, conflictAge); len(at) != 1 {
+				t.Errorf("%s: after an answer asked after %v", tt.ours.Address, at)
+			}
+			p.put(tt.answer)
+			p.expectIs("it answers in another move", "announced")
+			if at := questions(p.lan, moveTime+time.Second); len(at) != 1 {
+				t.Errorf("%s: after another answer asked after %v", tt.ours.Address, at)
+			}
+			p.put(tt.answer)
+			p.expectIs("it still answers after a move", conflict)
 			for range 10 {
 				if at := questions(p.lan, conflictAge/2); len(at) == 0 {
 					t.Fatalf("%s: not asked while another machine has it", tt.ours.Address)

@@ -43,6 +43,8 @@ type item struct {
 	notified int
 	// start is the time at which the job began, or the last defence.
 	start time.Time
+	// answeredAt is when a speaker answered a duplicate check, the first of those within duplicateCheckInterval.
+	answeredAt time.Time
 	// isProbed reports whether a probe found the address free.
 	isProbed bool
 	due      time.Time

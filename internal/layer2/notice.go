@@ -142,10 +142,8 @@ func (k *portKeeper) handleNotice(n notice) {
 		k.r.recordClaim(n, at)
 	}
 
-	ports := k.portsOf(n.link)
-	isEarly := func(p *linkPort) bool { return p.schedule.isNew(n.addr, at) }
-	if n.isSpeaker && (!n.isAnswer || slices.ContainsFunc(ports, isEarly)) {
-		for _, p := range ports {
+	if n.isSpeaker && !k.outlastsMove(e, n, at) {
+		for _, p := range k.portsOf(n.link) {
 			p.schedule.checkDuplicate(n.addr, at.Add(moveTime))
 		}
 
@@ -161,6 +159,14 @@ func (k *portKeeper) handleNotice(n notice) {
 			k.handleRivalClaim(p, e, n, at)
 		}
 	}
+}
+
+// outlastsMove reports whether a speaker answers for an address for longer than a move takes: it answers a duplicate
+// check, as one did moveTime ago. A single answer may come from the middle of a move.
+func (k *portKeeper) outlastsMove(e *tableEntry, n notice, at time.Time) bool {
+	_, isKnown := e.conflict(n.link)
+	hasRepeated := func(p *linkPort) bool { return p.schedule.hasRepeatedAnswer(n.addr, at) }
+	return n.isAnswer && (isKnown || slices.ContainsFunc(k.portsOf(n.link), hasRepeated))
 }
 
 // loseOnLink leaves an address to the machine of a notice, on its link.

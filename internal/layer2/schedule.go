@@ -119,6 +119,23 @@ func (s *schedule) isNew(addr netip.Addr, at time.Time) bool {
 	return it != nil && it.phase == owned && at.Sub(it.start) < moveTime
 }
 
+// hasRepeatedAnswer records that a speaker answers a duplicate check of an owned address. It reports whether a speaker
+// answered one moveTime ago, too.
+func (s *schedule) hasRepeatedAnswer(addr netip.Addr, at time.Time) bool {
+	it := s.items[itemKey{addr, steps}]
+	if it == nil || it.phase != owned {
+		return false
+	}
+
+	age := at.Sub(it.answeredAt)
+	if age > duplicateCheckInterval {
+		it.answeredAt = at
+		return false
+	}
+
+	return age >= moveTime
+}
+
 // checkDuplicate schedules a duplicate check of an owned address, for due at the earliest.
 func (s *schedule) checkDuplicate(addr netip.Addr, due time.Time) {
 	own := s.items[itemKey{addr, steps}]
