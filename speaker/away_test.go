@@ -130,7 +130,7 @@ func (c *fleet) plan(w *syncer) (again time.Duration, err error) {
 	if c.hangs != nil {
 		c.hangs(w)
 	}
-	w.liveness.Set(liveness.Known{View: view, Speakers: in.speakers, Services: in.state.Services})
+	w.liveness.Set(liveness.Known{View: view, Speakers: in.state.Speakers, Services: in.state.Services})
 	return w.run(in, view, c.stopping())
 }
 

@@ -203,7 +203,7 @@ func (w *costly) run(context.Context) (again time.Duration, err error) {
 		other.Links[0].Prefixes = self.Links[i].Prefixes
 	}
 	metadata := map[string]lb.Member{"w1": self, "w2": other}
-	w.liveness.Set(liveness.Known{View: view, Members: metadata, Speakers: in.speakers, Services: in.state.Services})
+	w.liveness.Set(liveness.Known{View: view, Members: metadata, Speakers: in.state.Speakers, Services: in.state.Services})
 	return w.syncer.run(in, view, metadata)
 }
 

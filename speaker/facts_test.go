@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"reflect"
 	"testing"
-	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
@@ -106,62 +105,6 @@ func TestNodeAddress(t *testing.T) {
 	}
 }
 
-// TestNewcomers shows that addresses are new for a while after a Service got them, and none when the speaker starts.
-func TestNewcomers(t *testing.T) {
-	at := time.Unix(1000, 0)
-	service := func(name, uid string, addresses ...string) *lb.Service {
-		s := &lb.Service{Key: lb.Key{Namespace: "ns", Name: name}, UID: uid}
-		for _, a := range addresses {
-			s.Addresses = append(s.Addresses, netip.MustParseAddr(a))
-		}
-		return s
-	}
-	old := service("old", "1", "192.0.2.1")
-	burst := []*lb.Service{old}
-	for i, a := 0, netip.MustParseAddr("10.0.0.0"); i < 2*maxNewcomers; i++ {
-		burst, a = append(burst, service(fmt.Sprint(i), fmt.Sprint("b", i), a.String())), a.Next()
-	}
-	proxied := service("again", "4", "192.0.2.1")
-	proxied.Proxied = true
-	var n newcomers
-	for _, tt := range []struct {
-		after    time.Duration
-		services []*lb.Service
-		fresh    string
-		again    time.Duration
-	}{
-		{0, []*lb.Service{old}, "map[]", 0},
-		{
-			time.Second, []*lb.Service{old, service("a", "2", "192.0.2.2", "2001:db8::2")},
-			"map[ns/a:[192.0.2.2 2001:db8::2]]", newcomerTime,
-		},
-		{10 * time.Second, []*lb.Service{old, service("a", "2", "192.0.2.2", "2001:db8::2"), service("b", "3", "192.0.2.3")},
-			"map[ns/a:[192.0.2.2 2001:db8::2] ns/b:[192.0.2.3]]", newcomerTime - 10*time.Second},
-		{newcomerTime - 10*time.Second, []*lb.Service{old, service("a", "2", "192.0.2.2"), service("b", "3", "192.0.2.3")},
-			"map[ns/b:[192.0.2.3]]", 10 * time.Second},
-		{time.Second, []*lb.Service{old}, "map[]", 0},
-		{time.Second, []*lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
-		{newcomerTime, []*lb.Service{service("again", "4", "192.0.2.1")}, "map[]", 0},
-		{
-			time.Second, []*lb.Service{service("again", "4", "192.0.2.1"), service("shares", "5", "192.0.2.1")},
-			"map[ns/shares:[192.0.2.1]]", newcomerTime,
-		},
-		{newcomerTime, []*lb.Service{proxied}, "map[]", 0},
-		{time.Second, []*lb.Service{service("again", "4", "192.0.2.1")}, "map[ns/again:[192.0.2.1]]", newcomerTime},
-		{newcomerTime, burst, fmt.Sprint(maxNewcomers), newcomerTime},
-	} {
-		at = at.Add(tt.after)
-		fresh, again := n.update(tt.services, at)
-		got := fmt.Sprint(fresh)
-		if len(fresh) > 2 {
-			got = fmt.Sprint(len(fresh))
-		}
-		if got != tt.fresh || again != tt.again {
-			t.Errorf("at %s: %v again after %s, want %s after %s", at, fresh, again, tt.fresh, tt.again)
-		}
-	}
-}
-
 // TestStartsBehindTheFilter has no filter in force: no address gets a head start, since only kube-proxy enforces source
 // ranges then.
 func TestStartsBehindTheFilter(t *testing.T) {
@@ -186,7 +129,7 @@ func TestHeadStartIsServed(t *testing.T) {
 			}
 		}
 		led, half, affine := service("led", a, b), service("half", a, b), service("affine", a)
-		in := inputs{fresh: map[lb.Key][]netip.Addr{led.Key: {a, b}, half.Key: {a, b}, affine.Key: {a}}}
+		var in inputs
 		in.state.Services = []*lb.Service{led, half, affine}
 		start := func(s *lb.Service, address netip.Addr, port uint16) lb.Start {
 			return lb.Start{

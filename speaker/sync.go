@@ -41,13 +41,14 @@ type syncer struct {
 	objects
 	stops
 
-	newcomers     newcomers
 	localServices localServices
 	memberFacts   *memberFacts
 	// sent is the metadata that was last sent to the other speakers.
 	sent atomic.Pointer[lb.Member]
 	// memory makes the plans.
 	memory plan.Memory
+	// newcomers are the new addresses of the last plan, before the other speakers are known too.
+	newcomers lb.Newcomers
 	// last is the result of the last run; nil before the first.
 	last atomic.Pointer[planned]
 }
@@ -125,15 +126,10 @@ type inputs struct {
 	// state has the objects of the API server, and the addresses of this node's links. While the API server is away, it
 	// has the last objects.
 	state lb.State
-	// speakers has an address of each node with a speaker.
-	speakers map[string]netip.Addr
 	// sessions are the BGP sessions. This node reports to the other speakers and to the API server from the same list.
 	sessions []lb.Session
 	// stopping reports whether this speaker hands its addresses over.
 	stopping bool
-	// fresh are the new addresses. The first of them stops being new after freshFor.
-	fresh    map[lb.Key][]netip.Addr
-	freshFor time.Duration
 	// proxied reports whether the proxies of this node have answered. Until then the table of an earlier run stays.
 	proxied bool
 }
@@ -177,7 +173,6 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 		m.Confirm(view)
 	}
 	w.saidGoodbye.Store(in.stopping && isWhole)
-	w.conntrack.Set(w.lostEndpoints(in.speakers, view.Alive))
 	return again, err
 }
 
@@ -192,17 +187,15 @@ func (w *syncer) read(links []lb.Interface) inputs {
 
 	state := w.compiled
 	state.Here.Addresses = link.Addresses(links)
-	fresh, freshFor := w.newcomers.update(state.Services, time.Now())
+	state.Speakers = w.cluster.SpeakerAddresses()
+	state.Here.Newcomers = w.newcomers
 	pods, proxied := w.proxyPods(state.ProxyPods)
 	state.ProxyPods = pods
 	return inputs{
 		links:    links,
 		state:    state,
-		speakers: w.cluster.SpeakerAddresses(),
 		sessions: w.bgp.Sessions(),
 		stopping: w.stopping.Load() || w.hung.Load(),
-		fresh:    fresh,
-		freshFor: freshFor,
 		proxied:  proxied,
 	}
 }
@@ -210,7 +203,9 @@ func (w *syncer) read(links []lb.Interface) inputs {
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
 // of an earlier run.
 func (w *syncer) filterOnly(in inputs) error {
+	in.state.Now = time.Now()
 	p := plan.ForNode(w.node, in.state)
+	w.newcomers = p.Newcomers
 	node := in.state.Nodes[w.node]
 	return w.filter.set(p, w.relays.lasting(), node, in.links)
 }
@@ -220,7 +215,7 @@ func (w *syncer) participate(
 	m *members.Members,
 	in inputs,
 ) (detect.NodeSets, map[string]lb.Member) {
-	m.SetSpeakers(in.speakers)
+	m.SetSpeakers(in.state.Speakers)
 	m.SetLinks(frameLinks(in, m.Address()))
 	view := m.View()
 	if !m.Joined() {
@@ -236,7 +231,7 @@ func (w *syncer) participate(
 		liveness.Known{
 			View:     view,
 			Members:  metadata,
-			Speakers: in.speakers,
+			Speakers: in.state.Speakers,
 			Address:  m.Address(),
 			Services: in.state.Services,
 		},
@@ -274,9 +269,10 @@ func (w *syncer) run(
 ) (again time.Duration, err error) {
 	live := w.liveness.State()
 	w.memberFacts = newMemberFacts(metadata, w.memberFacts)
-	state := w.complete(in, view.Epoch, live)
+	state := w.complete(in, view, live)
 	w.owners.heldDown.Store(state.HeldDown[w.node] || live.HearsBadly || live.GivenUp)
 	p, err := w.apply(in, state, w.memberFacts.macs)
+	w.newcomers = p.Newcomers
 	w.liveness.SetOwners(p.Owners)
 	done := &planned{
 		Standing: report.Standing{
@@ -300,8 +296,8 @@ func (w *syncer) run(
 	}
 
 	w.report.Set(done.Standing)
-	again = daemon.Sooner(live.Again, in.freshFor)
-	ends := lb.Sooner(p.RelaysEnd, p.Withdraws)
+	again = live.Again
+	ends := lb.Sooner(lb.Sooner(p.RelaysEnd, p.Withdraws), p.Newcomers.Ends())
 	if !ends.IsZero() {
 		again = daemon.Sooner(again, max(ends.Sub(state.Now), time.Millisecond))
 	}
@@ -312,7 +308,7 @@ func (w *syncer) run(
 // complete adds to the State what is known from all sources but the API server.
 func (w *syncer) complete(
 	in inputs,
-	epoch uint64,
+	view detect.NodeSets,
 	live liveness.State,
 ) lb.State {
 	s := in.state
@@ -328,6 +324,7 @@ func (w *syncer) complete(
 	}
 
 	last := w.last.Load()
+	s.Here.Hears = view.Alive
 	s.Here.HearsBadly = live.HearsBadly
 	s.Here.GivenUp = live.GivenUp
 	s.Here.PathFails = live.PathFails
@@ -339,7 +336,7 @@ func (w *syncer) complete(
 		s.Here.Announced = last.plan().Announcements
 	}
 
-	s.Here.Previous = last.previous(epoch)
+	s.Here.Previous = last.previous(view.Epoch)
 	if s.Here.Previous == nil && w.relays.on {
 		s.Here.Inherited = w.relays.inherited()
 	}
@@ -400,11 +397,12 @@ func (w *syncer) apply(
 	// The order lets a connection find a proxy or a head start at every moment.
 	ways.Diversions = p.Entering(last, true)
 	w.divert.Set(ways)
-	w.headstart.Set(w.starts(in.fresh))
+	w.headstart.Set(w.starts(p.Newcomers.ByService()))
 	ways.Diversions = p.Diversions
 	w.divert.Set(ways)
 	w.endpoints.Ask()
 	w.announce(in, p, macs)
+	w.conntrack.Set(w.lostEndpoints(p.Lost))
 	return p, errors.Join(filterErr, relayErr, w.translate(state, macs))
 }
 
@@ -455,23 +453,13 @@ func (w *syncer) announce(
 	w.peering.Set(routes, own.Addresses)
 }
 
-// lostEndpoints returns the endpoints on nodes whose speakers are not heard.
-func (w *syncer) lostEndpoints(
-	speakers map[string]netip.Addr,
-	alive map[string]bool,
-) map[netip.Addr]bool {
-	silent := map[string]bool{}
-	for node := range speakers {
-		if !alive[node] {
-			silent[node] = true
-		}
-	}
-
-	if len(silent) == 0 {
+// lostEndpoints returns the endpoints on lost nodes that cannot serve.
+func (w *syncer) lostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
+	if len(nodes) == 0 {
 		return nil
 	}
 
-	return w.compiler.LostEndpoints(silent)
+	return w.compiler.LostEndpoints(nodes)
 }
 
 // plan returns the plan of a run; an empty one before the first.

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// State is everything that a decision depends on, at one moment, as values.
+// State is everything that a decision depends on, at one moment, as values. It is large because it is the whole input
+// of assignments and plans; each source sets its fields.
 type State struct {
 	// Now is when the decision is made.
 	Now time.Time
@@ -56,6 +57,8 @@ type State struct {
 	OtherDataPath bool
 	// Members are the names of the nodes whose speakers are alive, by the verdict of all speakers.
 	Members map[string]bool
+	// Speakers has an address of each node with a speaker.
+	Speakers map[string]netip.Addr
 	// Here is what the deciding node knows of itself.
 	Here Here
 	// Links on which each node can announce, from its speaker's metadata. A node without an entry has sent
@@ -80,7 +83,8 @@ type State struct {
 	SpeakerDown map[string]bool
 }
 
-// Here is what one node knows of itself that the API server does not.
+// Here is what one node knows of itself that the API server does not. It is large because every fact is a field of its
+// own, so that a plan depends on nothing that has no name here.
 type Here struct {
 	// Addresses on the node's links.
 	Addresses []netip.Addr
@@ -93,6 +97,8 @@ type Here struct {
 	// Unserved are Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve
 	// yet.
 	Unserved map[Key]bool
+	// Hears has the nodes whose speakers are alive, as heartbeats alone tell.
+	Hears map[string]bool
 	// HearsBadly: few heartbeats of others arrive, and the fault is this node's own.
 	HearsBadly bool
 	// GivenUp: the others consider this node dead, and do not hear that it is not. They have its addresses.
@@ -118,6 +124,8 @@ type Here struct {
 	EgressLacks map[Family]string
 	// Ways are the default routes of this node, by the names of its links.
 	Ways map[string][]Way
+	// Newcomers are the new addresses by this node's last plan, in any epoch.
+	Newcomers Newcomers
 	// Previous is this node's last plan. It is nil if the speaker has just started, or was stopped for so long
 	// that others may have decided without it.
 	Previous *Previous

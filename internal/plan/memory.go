@@ -89,6 +89,8 @@ func (m *Memory) ForNode(node string, s lb.State) Plan {
 	}
 
 	p.join()
+	p.plan.Newcomers = newcomers(s)
+	p.plan.Lost = lost(s)
 	m.planner = p
 	return p.plan
 }

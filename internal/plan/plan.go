@@ -5,7 +5,8 @@
 // knows of single addresses. group.go plans a group from that: layer2.go by an election (election.go, ranking.go,
 // relay.go), bgp.go by the nodes that may advertise (advertisers.go), withhold.go without what must not be attracted
 // here, and filter.go and proxy.go what is let through. memory.go keeps the effects of groups, and join.go makes a
-// Plan of them.
+// Plan of them. newcomers.go finds the new addresses,
+// and lost.go the nodes that do not answer.
 //
 // What this node does about an address that it wins, or may advertise:
 //
@@ -27,7 +28,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// Plan is everything one node is to do.
+// Plan is everything one node is to do. It is large because it is the whole output: each sink takes its fields.
 type Plan struct {
 	// Announcements of this node, by ARP and NDP.
 	Announcements lb.Map[netip.Addr, *lb.Announcement]
@@ -58,6 +59,10 @@ type Plan struct {
 	ClosedNodePorts []uint16
 	// Proxied are the Services that proxies of this node serve, whether connections go there yet or not; ordered.
 	Proxied []lb.Key
+	// Newcomers are the addresses to which this node leads connections until kube-proxy does.
+	Newcomers lb.Newcomers `json:"-"`
+	// Lost are the nodes whose endpoints do not answer if they cannot serve; nil for none.
+	Lost map[string]bool `json:"-"`
 	// Verdicts, one for each Service of the State: the same pointer as in the last plan where nothing changed.
 	Verdicts lb.Map[lb.Key, *Verdict]
 }
