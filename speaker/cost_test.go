@@ -189,7 +189,7 @@ func (w *costly) run(context.Context) (again time.Duration, err error) {
 		return 0, nil
 	}
 	in := w.read(w.links.Links())
-	w.links.SetSurroundings(surroundings(in.state, w.node))
+	w.observe(in)
 	view := detect.NodeSets{
 		View: detect.View{Settled: true}, Alive: map[string]bool{"w1": true, "w2": true}, HeldDown: map[string]bool{},
 		SpeakerDown: map[string]bool{},

@@ -10,17 +10,24 @@ import (
 
 // unserved returns the Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve
 // yet.
-func (w *syncer) unserved(in inputs) map[lb.Key]bool {
+func (w *syncer) unserved() (out map[lb.Key]bool) {
+	for _, key := range w.endpoints.Waiting() {
+		if out == nil {
+			out = map[lb.Key]bool{}
+		}
+		out[key] = true
+	}
+	return out
+}
+
+// healthPorts returns the ports where kube-proxy reports which endpoints of a Service it serves on this node; none
+// where another program delivers. An address with a head start is served before kube-proxy serves it, unless kube-proxy
+// already drops the Service's packets.
+func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	if w.options.OtherDataPath {
 		return nil
 	}
-	return w.endpoints.Set(w.healthPorts(in))
-}
 
-// healthPorts returns the ports where kube-proxy reports which endpoints of a Service it serves on this node. An
-// address with a head start is served before kube-proxy serves it, unless kube-proxy already drops the Service's
-// packets.
-func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	w.localServices.update(in.state.Services, w.node)
 	own := in.state.Nodes[w.node].Own(in.state.Here.Addresses)
 

@@ -6,24 +6,30 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// proxyPods adds to the proxies of this node what each of them serves. They serve nothing while the kernel refuses the
-// table that leads to them. It reports false while their first answers are awaited.
-func (w *syncer) proxyPods(pods []lb.ProxyPod) (out []lb.ProxyPod, settled bool) {
-	var here []lb.ProxyPod
+// splitProxies returns the proxies of this node, and the others.
+func (w *syncer) splitProxies(pods []lb.ProxyPod) (here, elsewhere []lb.ProxyPod) {
 	for _, pod := range pods {
 		if pod.Node == w.node {
 			here = append(here, pod)
 		} else {
-			out = append(out, pod)
+			elsewhere = append(elsewhere, pod)
 		}
 	}
-	here, settled = w.proxies.Set(here)
+	return here, elsewhere
+}
+
+// proxyPods adds to the proxies of this node what each of them serves. They serve nothing while the kernel refuses the
+// table that leads to them. It reports false while their first answers are awaited: until then the table of an earlier
+// run stays.
+func (w *syncer) proxyPods(pods []lb.ProxyPod) (out []lb.ProxyPod, settled bool) {
+	_, elsewhere := w.splitProxies(pods)
+	here, settled := w.proxies.Pods()
 	if w.divert.Failure() != nil {
 		for i := range here {
 			here[i].Frontends = map[lb.Key]map[uint16]uint16{}
 		}
 	}
-	return append(out, here...), settled
+	return append(elsewhere, here...), settled
 }
 
 // ownProxies returns the addresses of the proxies of this node.

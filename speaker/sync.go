@@ -130,8 +130,6 @@ type inputs struct {
 	sessions []lb.Session
 	// stopping reports whether this speaker hands its addresses over.
 	stopping bool
-	// proxied reports whether the proxies of this node have answered. Until then the table of an earlier run stays.
-	proxied bool
 }
 
 // sync is one run. It only filters until the other speakers are known.
@@ -152,11 +150,13 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	}
 
 	in := w.read(w.links.Links())
-	w.links.SetSurroundings(surroundings(in.state, w.node))
-	if !in.proxied {
+	w.observe(in)
+	pods, areKnown := w.proxyPods(in.state.ProxyPods)
+	if !areKnown {
 		return 0, nil // their answer kicks
 	}
 
+	in.state.ProxyPods = pods
 	m := w.membership.members.Load()
 	if m == nil {
 		return 0, w.filterOnly(in)
@@ -189,15 +189,20 @@ func (w *syncer) read(links []lb.Interface) inputs {
 	state.Here.Addresses = link.Addresses(links)
 	state.Speakers = w.cluster.SpeakerAddresses()
 	state.Here.Newcomers = w.newcomers
-	pods, proxied := w.proxyPods(state.ProxyPods)
-	state.ProxyPods = pods
 	return inputs{
 		links:    links,
 		state:    state,
 		sessions: w.bgp.Sessions(),
 		stopping: w.stopping.Load() || w.hung.Load(),
-		proxied:  proxied,
 	}
+}
+
+// observe sets what the sources watch: no other step between the objects and the plan sets anything.
+func (w *syncer) observe(in inputs) {
+	w.links.SetSurroundings(surroundings(in.state, w.node))
+	here, _ := w.splitProxies(in.state.ProxyPods)
+	w.proxies.Set(here)
+	w.endpoints.Set(w.healthPorts(in))
 }
 
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
@@ -346,7 +351,7 @@ func (w *syncer) complete(
 	isBehind := w.owners.contact.API() == lb.APIBehind
 	s.Here.EgressLacks = w.outgoing.lacks(!s.Here.Unfiltered, isBehind, w.cluster.APIAge())
 	s.Here.Ways = waysOf(in.links)
-	s.Here.Unserved = w.unserved(in)
+	s.Here.Unserved = w.unserved()
 	return s
 }
 

@@ -261,10 +261,8 @@ func TestOtherDataPath(t *testing.T) {
 		t.Errorf("problems %v", got)
 	}
 	in := inputs{state: lb.State{Services: []*lb.Service{{Local: true, Backends: servedOn("w1"), HealthPort: 31000}}}}
-	for _, in := range []inputs{{}, in} {
-		if got := w.unserved(in); got != nil {
-			t.Errorf("it asks a kube-proxy whether it serves %v", got)
-		}
+	if got := w.healthPorts(in); got != nil {
+		t.Errorf("it asks a kube-proxy whether it serves %v", got)
 	}
 }
 

@@ -66,6 +66,8 @@ type Asker struct {
 	mu sync.Mutex
 	// firstSet is the time of the first Set.
 	firstSet time.Time
+	// pods are the proxies of the last Set.
+	pods []lb.ProxyPod
 	// polls has a poll for each pod, by its name.
 	polls map[string]*poll
 }
@@ -118,9 +120,8 @@ func NewAsker(log *slog.Logger, kick func()) *Asker {
 	return a
 }
 
-// Set sets the proxies of this node, and returns them with the frontends of their last answers. settled is false while
-// a speaker that starts waits for the first answers.
-func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
+// Set sets the proxies of this node.
+func (a *Asker) Set(pods []lb.ProxyPod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.firstSet.IsZero() {
@@ -128,23 +129,38 @@ func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 		time.AfterFunc(firstTime, a.kick)
 	}
 
+	a.pods = pods
 	hasProxies := len(pods) > 0 || len(a.polls) > 0
 	if !hasProxies {
-		return nil, true
+		return
 	}
 
-	known = slices.Clone(pods)
-	settled = true
 	next := make(map[string]*poll, len(pods))
+	for i := range pods {
+		pod := &pods[i]
+		if len(pod.Addresses) > 0 && len(next) < maxPods {
+			next[pod.Name] = a.pollOf(pod)
+		}
+	}
+
+	a.replacePolls(next)
+}
+
+// Pods returns the proxies of this node with the frontends of their last answers. settled is false while a speaker that
+// starts waits for the first answers.
+func (a *Asker) Pods() (known []lb.ProxyPod, settled bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known = slices.Clone(a.pods)
+	settled = true
 	for i := range known {
 		pod := &known[i]
 		pod.Frontends = map[lb.Key]map[uint16]uint16{}
-		if len(pod.Addresses) == 0 || len(next) == maxPods {
+		p := a.polls[pod.Name]
+		if p == nil {
 			continue
 		}
 
-		p := a.pollOf(pod)
-		next[pod.Name] = p
 		if p.answer.frontends == nil {
 			settled = false
 			continue
@@ -156,7 +172,6 @@ func (a *Asker) Set(pods []lb.ProxyPod) (known []lb.ProxyPod, settled bool) {
 		}
 	}
 
-	a.replacePolls(next)
 	isLate := time.Since(a.firstSet) >= firstTime
 	return known, settled || isLate
 }

@@ -79,13 +79,14 @@ func NewEndpoints(log *slog.Logger, kick func()) *Endpoints {
 	}
 }
 
-// Set sets the Services with an endpoint on this node, and returns the Services that wait: kube-proxy does not serve
-// them here yet. Services of the first call do not wait, because their endpoints are older than this process.
-func (e *Endpoints) Set(services map[lb.Key]HealthPort) (waiting map[lb.Key]bool) {
+// Set sets the Services with an endpoint on this node. A new one waits until kube-proxy serves it here. Services of the
+// first call do not wait, because their endpoints are older than this process.
+func (e *Endpoints) Set(services map[lb.Key]HealthPort) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	isFirst := e.services == nil
 	start := time.Now()
+	waiting := 0
 	next := make(map[lb.Key]*localService, len(services))
 	for key, health := range services {
 		s := e.services[key]
@@ -100,17 +101,14 @@ func (e *Endpoints) Set(services map[lb.Key]HealthPort) (waiting map[lb.Key]bool
 
 		switch {
 		case s.since.IsZero():
-		case len(waiting) == maxWaiting:
+		case waiting == maxWaiting:
 			s.since = time.Time{}
-		case waiting == nil:
-			waiting = map[lb.Key]bool{key: true}
 		default:
-			waiting[key] = true
+			waiting++
 		}
 	}
 
 	e.services = next
-	return waiting
 }
 
 // Ask makes Run ask about the Services that wait. It is called when the head starts of a plan are in force.

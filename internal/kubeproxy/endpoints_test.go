@@ -42,10 +42,11 @@ func (a *asking) says(n int, err error) {
 	a.answer.Store(&f)
 }
 
-// set sets the Services, and has them asked about.
-func (a *asking) set(services map[lb.Key]HealthPort) map[lb.Key]bool {
+// set sets the Services, and has them asked about. It returns those that wait before that.
+func (a *asking) set(services map[lb.Key]HealthPort) []lb.Key {
 	defer a.Ask()
-	return a.Set(services)
+	a.Set(services)
+	return a.Waiting()
 }
 
 func health(names ...string) map[lb.Key]HealthPort {
