@@ -121,12 +121,7 @@ func (w *syncer) offer() {
 	}
 
 	w.layer2.Offer()
-	m, sent := w.membership.members.Load(), w.sent.Load()
-	if m != nil && sent != nil {
-		self := *sent
-		self.Stopping = true
-		m.SetSelf(self)
-	}
+	w.membership.sendStopping()
 
 	if !isRepeated {
 		stacks := make([]byte, stackSize)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -20,18 +21,36 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// membership is this speaker's place among all speakers.
+// membership is this speaker's place among all speakers. It exists from the start: until its keys and the address of
+// this node are known, it knows no other speaker.
 type membership struct {
 	// members is nil until the membership has started.
 	members atomic.Pointer[members.Members]
 	// version is the version of the members' Secret whose keys are in force; nil before the first.
 	version atomic.Pointer[string]
+	// sent is the metadata that was last sent to the other speakers; nil before the first.
+	sent atomic.Pointer[lb.Member]
+}
+
+// Ready reports whether the address of every other speaker has been tried once. Before that this node knows only
+// itself, and would announce every address.
+func (m *membership) Ready() bool {
+	joined := m.members.Load()
+	return joined != nil && joined.Joined()
+}
+
+// start makes started members the membership, with the metadata of this node.
+func (m *membership) start(started *members.Members, self lb.Member) {
+	m.sent.Store(&self)
+	started.SetSelf(self)
+	m.members.Store(started)
 }
 
 // keysVersion returns the version of the members' Secret whose keys are in force; "" before the first.
@@ -43,12 +62,68 @@ func (m *membership) keysVersion() string {
 	return *version
 }
 
+// observe sets the addresses of all speakers, and the links on which this node sends heartbeats, given the address by
+// which the others know it.
+func (m *membership) observe(speakers map[string]netip.Addr, links func(own netip.Addr) []heartbeat.Link) {
+	joined := m.members.Load()
+	if joined == nil {
+		return
+	}
+
+	joined.SetSpeakers(speakers)
+	joined.SetLinks(links(joined.Address()))
+}
+
+// send sends metadata of this node to the other speakers.
+func (m *membership) send(self lb.Member) {
+	m.sent.Store(&self)
+	if joined := m.members.Load(); joined != nil {
+		joined.SetSelf(self)
+	}
+}
+
+// sendStopping sends the last metadata again, with the word that this speaker stops.
+func (m *membership) sendStopping() {
+	joined, sent := m.members.Load(), m.sent.Load()
+	if joined == nil || sent == nil {
+		return
+	}
+
+	self := *sent
+	self.Stopping = true
+	joined.SetSelf(self)
+}
+
 // view returns what is known of the speakers; an empty View before the membership has started.
 func (m *membership) view() detect.NodeSets {
 	if joined := m.members.Load(); joined != nil {
 		return joined.View()
 	}
 	return detect.NodeSets{}
+}
+
+// metadata returns what each speaker sent last; nil before the membership has started.
+func (m *membership) metadata() map[string]lb.Member {
+	if joined := m.members.Load(); joined != nil {
+		return joined.Metadata()
+	}
+	return nil
+}
+
+// address returns the address by which the other speakers know this one; the zero Addr before the membership has
+// started.
+func (m *membership) address() (a netip.Addr) {
+	if joined := m.members.Load(); joined != nil {
+		return joined.Address()
+	}
+	return a
+}
+
+// confirm says that a whole plan was made by a view.
+func (m *membership) confirm(view detect.NodeSets) {
+	if joined := m.members.Load(); joined != nil {
+		joined.Confirm(view)
+	}
 }
 
 // ask asks another speaker about addresses, if the membership has started.
@@ -61,24 +136,22 @@ func (m *membership) ask(member string, addrs []netip.Addr, leaves bool) {
 // alive returns the metadata of all members that live.
 func (m *membership) alive() map[string]lb.Member {
 	out := map[string]lb.Member{}
-	if joined := m.members.Load(); joined != nil {
-		metadata := joined.Metadata()
-		for name := range joined.View().Alive {
-			out[name] = metadata[name]
-		}
+	metadata := m.metadata()
+	for name := range m.view().Alive {
+		out[name] = metadata[name]
 	}
 	return out
 }
 
 // speakers returns the names of the nodes by the MACs of their speakers' links; nil before the membership has started.
 func (m *membership) speakers() map[lb.MAC]string {
-	joined := m.members.Load()
-	if joined == nil {
+	metadata := m.metadata()
+	if metadata == nil {
 		return nil
 	}
 
 	nodes := map[lb.MAC]string{}
-	for node, member := range joined.Metadata() {
+	for node, member := range metadata {
 		for _, l := range member.Links {
 			nodes[l.MAC] = "node " + node
 		}
@@ -96,6 +169,35 @@ func (m *membership) Valid() bool {
 func (m *membership) hearsSome() bool {
 	joined := m.members.Load()
 	return joined != nil && joined.HearsSome()
+}
+
+// process returns the id of the heartbeat process.
+func (m *membership) process() (int, error) {
+	joined := m.members.Load()
+	if joined == nil {
+		return 0, errors.New("the membership has not started")
+	}
+	return joined.Process()
+}
+
+// Describe implements prometheus.Collector. It names no metric: some begin when the membership starts.
+func (m *membership) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (m *membership) Collect(ch chan<- prometheus.Metric) {
+	joined := m.members.Load()
+	if joined == nil {
+		return
+	}
+
+	count := map[detect.Status]int{}
+	for _, member := range joined.View().Members {
+		count[member.Status]++
+	}
+	for s := detect.Unknown; s <= detect.Left; s++ {
+		ch <- prometheus.MustNewConstMetric(membersDesc, prometheus.GaugeValue, float64(count[s]), s.String())
+	}
+	joined.Collect(ch)
 }
 
 // join starts the membership when its keys and this node's address are known, and takes part until ctx ends.
@@ -154,8 +256,7 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 	}
 	self := w.self(inputs{links: w.links.Links(), sessions: w.bgp.Sessions()})
 	self.Unfit &^= lb.Unfiltered // the filter may not have been set yet
-	w.sendSelf(m, self)
-	w.membership.members.Store(m)
+	w.membership.start(m, self)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })
 	group.Go(func() error {

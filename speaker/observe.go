@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -139,7 +138,7 @@ var nodeReasons = []lb.Reason{
 	lb.CutOff,
 }
 
-// Describe implements prometheus.Collector. It names no metric: the metrics of the membership begin when it starts.
+// Describe implements prometheus.Collector. It names no metric: some begin when the membership starts.
 func (w *syncer) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector. It reads the membership and the result of the last run.
@@ -158,19 +157,9 @@ func (w *syncer) Collect(ch chan<- prometheus.Metric) {
 	for row := range announcedHere(w.last.Load().plan(), w.layer2.State().Addresses, w.bgp.Sessions()) {
 		ch <- prometheus.MustNewConstMetric(announcedDesc, prometheus.GaugeValue, 1, row[:]...)
 	}
-	m := w.membership.members.Load()
-	if m == nil {
-		return
+	if w.membership.Ready() {
+		ch <- prometheus.MustNewConstMetric(apiAgeDesc, prometheus.GaugeValue, w.owners.age().Seconds())
 	}
-	count := map[detect.Status]int{}
-	for _, member := range m.View().Members {
-		count[member.Status]++
-	}
-	for s := detect.Unknown; s <= detect.Left; s++ {
-		ch <- prometheus.MustNewConstMetric(membersDesc, prometheus.GaugeValue, float64(count[s]), s.String())
-	}
-	ch <- prometheus.MustNewConstMetric(apiAgeDesc, prometheus.GaugeValue, w.owners.age().Seconds())
-	m.Collect(ch)
 }
 
 // number returns 1 for true and 0 for false.
@@ -227,13 +216,7 @@ func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session)
 func (w *syncer) heartbeatProcess() prometheus.Collector {
 	return collectors.NewProcessCollector(collectors.ProcessCollectorOpts{
 		Namespace: "holdfast_heartbeat",
-		PidFn: func() (int, error) {
-			m := w.membership.members.Load()
-			if m == nil {
-				return 0, errors.New("the membership has not started")
-			}
-			return m.Process()
-		},
+		PidFn:     w.membership.process,
 	})
 }
 
@@ -254,6 +237,7 @@ func (w *syncer) registry() *prometheus.Registry {
 		w.outgoing,
 		w.conntrack.Forgotten,
 		w,
+		w.membership,
 		w.heartbeatProcess(),
 	)
 	return r

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/detect"
 	"github.com/holdfast-lb/holdfast/internal/divert"
+	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
@@ -21,7 +22,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
-	"github.com/holdfast-lb/holdfast/internal/members"
 	"github.com/holdfast-lb/holdfast/internal/peering"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
@@ -43,8 +43,6 @@ type syncer struct {
 
 	localServices localServices
 	memberFacts   *memberFacts
-	// sent is the metadata that was last sent to the other speakers.
-	sent atomic.Pointer[lb.Member]
 	// memory makes the plans.
 	memory plan.Memory
 	// newcomers are the new addresses of the last plan, before the other speakers are known too.
@@ -157,12 +155,23 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	}
 
 	in.state.ProxyPods = pods
-	m := w.membership.members.Load()
-	if m == nil {
-		return 0, w.filterOnly(in)
+	if !w.membership.Ready() {
+		return 0, w.filterOnly(in) // the membership kicks when it is
 	}
 
-	view, metadata := w.participate(m, in)
+	view := w.membership.view()
+	if view.Settled {
+		w.membership.send(w.self(in))
+	}
+
+	metadata := w.membership.metadata()
+	w.liveness.Set(liveness.Known{
+		View:     view,
+		Members:  metadata,
+		Speakers: in.state.Speakers,
+		Address:  w.membership.address(),
+		Services: in.state.Services,
+	})
 	if !view.Settled {
 		return 0, w.filterOnly(in) // the membership kicks once the other speakers had time to send their metadata
 	}
@@ -170,7 +179,7 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	again, err = w.run(in, view, metadata)
 	isWhole := !w.memory.IsLate()
 	if isWhole {
-		m.Confirm(view)
+		w.membership.confirm(view)
 	}
 	w.saidGoodbye.Store(in.stopping && isWhole)
 	return again, err
@@ -203,6 +212,7 @@ func (w *syncer) observe(in inputs) {
 	here, _ := w.splitProxies(in.state.ProxyPods)
 	w.proxies.Set(here)
 	w.endpoints.Set(w.healthPorts(in))
+	w.membership.observe(in.state.Speakers, func(own netip.Addr) []heartbeat.Link { return frameLinks(in, own) })
 }
 
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
@@ -215,39 +225,10 @@ func (w *syncer) filterOnly(in inputs) error {
 	return w.filter.set(p, w.relays.lasting(), node, in.links)
 }
 
-// participate sends this node's metadata to the other speakers, and returns what the membership knows.
-func (w *syncer) participate(
-	m *members.Members,
-	in inputs,
-) (detect.NodeSets, map[string]lb.Member) {
-	m.SetSpeakers(in.state.Speakers)
-	m.SetLinks(frameLinks(in, m.Address()))
-	view := m.View()
-	if !m.Joined() {
-		return detect.NodeSets{}, nil
-	}
-
-	if view.Settled {
-		w.sendSelf(m, w.self(in))
-	}
-
-	metadata := m.Metadata()
-	w.liveness.Set(
-		liveness.Known{
-			View:     view,
-			Members:  metadata,
-			Speakers: in.state.Speakers,
-			Address:  m.Address(),
-			Services: in.state.Services,
-		},
-	)
-	return view, metadata
-}
-
 // linksChanged makes a plan. It does so at once if a link is gone that the other speakers know: its addresses must not
 // wait for the pause in a burst.
 func (w *syncer) linksChanged(links []lb.Interface) {
-	present, sent := localMember(links, nil, nil), w.sent.Load()
+	present, sent := localMember(links, nil, nil), w.membership.sent.Load()
 	isGone := func(l lb.Link) bool {
 		return !slices.ContainsFunc(present.Links, func(p lb.Link) bool {
 			return p.Name == l.Name
@@ -258,12 +239,6 @@ func (w *syncer) linksChanged(links []lb.Interface) {
 	}
 
 	w.loop.Kick()
-}
-
-// sendSelf sends this node's metadata to the other speakers.
-func (w *syncer) sendSelf(m *members.Members, self lb.Member) {
-	w.sent.Store(&self)
-	m.SetSelf(self)
 }
 
 // run completes the State, plans by it, and gives the plan to all sinks. It returns when the next plan is due.
@@ -493,7 +468,7 @@ func (w *syncer) ready() error {
 		return errors.New("uninstalling: everything is withdrawn")
 	case !w.cluster.Synced():
 		return errors.New("informers are not synced")
-	case w.membership.members.Load() == nil:
+	case !w.membership.Ready():
 		return errors.New("the membership has not started")
 	case w.last.Load() == nil, w.loop.Completed() == 0, !w.peering.Applied():
 		return errors.New("the first plan is not applied")

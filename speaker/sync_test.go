@@ -31,7 +31,7 @@ func TestLinksChanged(t *testing.T) {
 				if len(m.Links) != 1 {
 					t.Fatal("the link cannot announce")
 				}
-				w.sent.Store(&m)
+				w.membership.sent.Store(&m)
 				background(t, w.loop.Run)
 				synctest.Wait()
 				w.linksChanged(tt.links)
