@@ -5,6 +5,9 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
 	"github.com/holdfast-lb/holdfast/internal/bgp"
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
@@ -23,172 +26,206 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/rt"
 )
 
-// assemble constructs all parts and starts none. They kick each other, but not before they run.
-func assemble(
-	clients k8s.Clients,
-	s settings,
-	log *slog.Logger,
-) (*syncer, error) {
+// parts are all parts of a speaker. They kick each other, but not before they run.
+type parts struct {
+	settings settings
+	log      *slog.Logger
+	sources  Sources
+	sinks    Sinks
+	// prober asks by layer 2 and the API server whether nodes are alive.
+	prober *daemon.Loop
+	plan   *Loop
+}
+
+// assemble constructs all parts and starts none.
+func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*parts, error) {
 	engine, err := beside("bgp")
 	if err != nil {
 		return nil, err
 	}
 
-	w := &syncer{
-		node:    s.nodeName,
-		options: s.Options,
-		log:     log,
-	}
-	w.loop = daemon.NewLoop(daemon.LoopConfig{
-		Name:        "plan",
-		Log:         log,
-		Sync:        w.sync,
-		Burst:       func() bool { return w.cluster.InBurst() },
-		BurstFactor: planFactor,
+	p := &parts{settings: s, log: log}
+	p.assembleSources(clients)
+	p.assembleSinks()
+	p.assembleBGP(engine)
+	p.assembleLiveness()
+	p.assembleReport()
+	p.plan = New(Config{
+		Node:    s.nodeName,
+		Options: s.node.Options,
+		Log:     log,
+		Sources: p.sources,
+		Sinks:   p.sinks,
 	})
-	w.hang = newHang(w, w.loop)
-	w.markRemoved = lb.NewSignal()
-	w.assembleSources(clients, s)
-	w.assembleSinks(s, engine)
-	w.assembleLiveness(s)
-	w.report = report.New(report.Config{
-		Log:         log,
-		Node:        s.nodeName,
-		Cluster:     w.cluster,
-		Layer2:      w.layer2,
-		Liveness:    w.liveness,
-		Links:       w.links.Links,
-		Sessions:    w.bgp.Sessions,
-		Speakers:    w.membership.speakers,
-		KeysVersion: w.membership.keysVersion,
-		ProxyFaults: w.proxies.Faults,
-	})
-	return w, nil
+	return p, nil
 }
 
+// kick makes a plan, and hurry makes one without the pause after the last one.
+func (p *parts) kick()  { p.plan.Kick() }
+func (p *parts) hurry() { p.plan.Hurry() }
+
 // assembleSources constructs the sources, without liveness.
-func (w *syncer) assembleSources(clients k8s.Clients, s settings) {
-	kick := w.loop.Kick
-	w.kernel = kernel.New(w.log, tries(s), kick)
-	w.membership = &membership{}
-	w.cluster = k8s.New(clients, k8s.Config{
-		Log:       w.log,
+func (p *parts) assembleSources(clients k8s.Clients) {
+	s, from := p.settings, &p.sources
+	from.Kernel = kernel.New(p.log, tries(s), p.kick)
+	from.Membership = &Membership{}
+	from.Cluster = k8s.New(clients, k8s.Config{
+		Log:       p.log,
 		Component: "holdfast-speaker",
 		Namespace: s.Namespace,
 		DaemonSet: s.DaemonSet,
 		Speaker:   true,
 		Node:      s.nodeName,
-		Proxies:   s.Options.Proxy.Service,
-		Kick:      kick,
+		Proxies:   s.node.Options.Proxy.Service,
+		Kick:      p.kick,
 	})
 
 	// layer2 opens its sockets before the links become metadata.
 	linksChanged := func() {
-		w.layer2.Kick()
-		w.peering.Hurry()
-		w.linksChanged(w.links.Links())
+		p.sinks.Layer2.Kick()
+		p.sinks.Peering.Hurry()
+		p.plan.LinksChanged(p.sources.Links.Links())
 	}
-	w.links = link.New(w.log, linksChanged, s.excludedLinks...)
+	from.Links = link.New(p.log, linksChanged, s.excludedLinks...)
 
-	w.boot = kubeproxy.New(kubeproxy.Config{
-		Log:   w.log,
+	from.Boot = kubeproxy.New(kubeproxy.Config{
+		Log:   p.log,
 		Livez: s.kubeProxyLivez,
-		Kick:  kick,
+		Kick:  p.kick,
 	})
-	w.podNetwork = podnetwork.New(podnetwork.Config{
-		Log:    w.log,
+	from.PodNetwork = podnetwork.New(podnetwork.Config{
+		Log:    p.log,
 		Settle: s.settleTime(),
-		Kick:   kick,
+		Kick:   p.kick,
 		Remote: func() []netip.AddrPort {
-			return config.PodsElsewhere(w.cluster.Objects(), w.node)
+			return config.PodsElsewhere(p.sources.Cluster.Objects(), s.nodeName)
 		},
 	})
-	w.endpoints = kubeproxy.NewEndpoints(w.log, kick)
-	w.proxies = divert.NewAsker(w.log, kick)
+	from.Endpoints = kubeproxy.NewEndpoints(p.log, p.kick)
+	from.Proxies = divert.NewAsker(p.log, p.kick)
 }
 
-// assembleSinks constructs the sinks, without the report. Engine is the program of a BGP engine.
-func (w *syncer) assembleSinks(s settings, engine string) {
-	kick := w.loop.Kick
-	w.filter = newGuard(w.log, s, w.kernel, w.loop.Hurry)
-	w.relays = newRelays(w.log, s, w.links.Links, kick)
-	w.outgoing = newOutgoing(w.log, s, w.kernel, w.links.Links, kick)
-	w.divert = divert.New(w.log, func() {
-		w.kernel.Recheck()
-		kick()
+// assembleSinks constructs the sinks, without BGP and the report.
+func (p *parts) assembleSinks() {
+	s, to := p.settings, &p.sinks
+	lacks, links := p.sources.Kernel, p.sources.Links.Links
+	to.Filter = NewFilter(p.log, s.node, lacks, p.hurry)
+	to.Relays = NewRelays(p.log, s.node, links, p.kick)
+	to.Outgoing = NewOutgoing(p.log, s.node, lacks, links, p.kick)
+	to.Divert = divert.New(p.log, func() {
+		lacks.Recheck()
+		p.kick()
 	})
-	w.headstart = kubeproxy.NewHeadStart(w.log)
-	w.conntrack = kubeproxy.NewSweeper(w.log)
-	w.layer2 = layer2.New(layer2.Config{
-		Log:                w.log,
-		Links:              w.links.Links,
+	to.HeadStart = kubeproxy.NewHeadStart(p.log)
+	to.Conntrack = kubeproxy.NewSweeper(p.log)
+	to.Layer2 = layer2.New(layer2.Config{
+		Log:                p.log,
+		Links:              links,
 		Gateways:           link.Gateways,
 		Timers:             layer2.Timers{Rate: s.announceRate},
 		AnnounceByRequest:  s.announceByRequest,
-		Lease:              w.membership,
-		ReceivesHeartbeats: func() bool { return w.liveness.Hears() },
-		Precedence:         func() lb.Precedence { return w.owners.precedence() },
-		Claimed:            func() { w.owners.loop.Kick() },
-		Changed:            func() { w.report.Kick() },
-		Refused:            w.loop.Hurry,
+		Lease:              p.sources.Membership,
+		ReceivesHeartbeats: func() bool { return p.sources.Liveness.Hears() },
+		Precedence:         func() lb.Precedence { return p.sinks.Owners.Precedence() },
+		Claimed:            func() { p.sinks.Owners.Kick() },
+		Changed:            func() { p.sinks.Report.Kick() },
+		Refused:            p.hurry,
 	})
+	to.Owners = NewInquirer(InquirerConfig{
+		Node:    s.nodeName,
+		Log:     p.log,
+		Layer2:  to.Layer2,
+		Wire:    to.Layer2,
+		Peers:   p.sources.Membership,
+		Plan:    func() plan.Plan { return p.plan.Plan() },
+		Age:     p.sources.Cluster.APIAge,
+		Changed: p.kick,
+	})
+}
 
-	w.bgp = bgp.New(bgp.Config{
-		Log:     w.log,
+// assembleBGP constructs the sinks of BGP. Engine is the program of a BGP engine.
+func (p *parts) assembleBGP(engine string) {
+	p.sinks.BGP = bgp.New(bgp.Config{
+		Log:     p.log,
 		Command: []string{engine},
 		// The other speakers learn whether there is a session.
 		Kick: func() {
-			w.peering.Kick()
-			w.report.KickState()
-			kick()
+			p.sinks.Peering.Kick()
+			p.sinks.Report.KickState()
+			p.kick()
 		},
 	})
-	w.peering = peering.New(peering.Config{
-		Log:      w.log,
-		BGP:      w.bgp,
-		Links:    w.links.Links,
-		PodLinks: s.podLinks,
-		Changed:  func() { w.report.KickState() },
-	})
-
-	w.owners = &owners{
-		node:   w.node,
-		log:    w.log,
-		layer2: w.layer2,
-		wire:   w.layer2,
-		peers:  w.membership,
-		age:    w.cluster.APIAge,
-		kick:   kick,
-		newer:  map[netip.Addr]newerOwner{},
-		plan:   func() plan.Plan { return w.last.Load().plan() },
-	}
-	w.owners.loop = daemon.NewLoop(daemon.LoopConfig{
-		Name:        "owners",
-		Log:         w.log,
-		Sync:        w.owners.turn,
-		MinInterval: askInterval,
+	p.sinks.Peering = peering.New(peering.Config{
+		Log:      p.log,
+		BGP:      p.sinks.BGP,
+		Links:    p.sources.Links.Links,
+		PodLinks: p.settings.node.PodLinks,
+		Changed:  func() { p.sinks.Report.KickState() },
 	})
 }
 
 // assembleLiveness constructs what asks nodes by layer 2 and the API server whether they are alive.
-func (w *syncer) assembleLiveness(s settings) {
-	w.liveness = liveness.New(liveness.Config{
-		Log:            w.log,
-		Node:           lb.Object{Kind: config.KindNode, Name: w.node},
+func (p *parts) assembleLiveness() {
+	s := p.settings
+	p.sources.Liveness = liveness.New(liveness.Config{
+		Log:            p.log,
+		Node:           lb.Object{Kind: config.KindNode, Name: s.nodeName},
 		BootedAt:       time.Now().Add(-rt.Boottime()),
 		MembersPort:    uint16(s.membersPort),
 		HeartbeatPort:  uint16(s.heartbeatPort),
-		Cluster:        votes{w.cluster},
-		HearsSome:      w.membership.hearsSome,
-		Changed:        w.loop.Hurry, // a death is rare, and must not wait for the pause after a run
-		Asker:          w.layer2,
-		Links:          w.links.Links,
-		SilenceChanged: func() { w.report.KickState() },
-		KickProbe:      func() { w.prober.Kick() },
+		Cluster:        Votes{p.sources.Cluster},
+		HearsSome:      p.sources.Membership.HearsSome,
+		Changed:        p.hurry, // a death is rare, and must not wait for the pause after a run
+		Asker:          p.sinks.Layer2,
+		Links:          p.sources.Links.Links,
+		SilenceChanged: func() { p.sinks.Report.KickState() },
+		KickProbe:      func() { p.prober.Kick() },
 	})
-	w.prober = daemon.NewLoop(daemon.LoopConfig{
+	p.prober = daemon.NewLoop(daemon.LoopConfig{
 		Name: "probe",
-		Log:  w.log,
-		Sync: w.liveness.Probe,
+		Log:  p.log,
+		Sync: p.sources.Liveness.Probe,
 	})
+}
+
+// assembleReport constructs the report.
+func (p *parts) assembleReport() {
+	p.sinks.Report = report.New(report.Config{
+		Log:         p.log,
+		Node:        p.settings.nodeName,
+		Cluster:     p.sources.Cluster,
+		Layer2:      p.sinks.Layer2,
+		Liveness:    p.sources.Liveness,
+		Links:       p.sources.Links.Links,
+		Sessions:    p.sinks.BGP.Sessions,
+		Speakers:    p.sources.Membership.Speakers,
+		KeysVersion: p.sources.Membership.KeysVersion,
+		ProxyFaults: p.sources.Proxies.Faults,
+	})
+}
+
+// registry returns a registry with the metrics of all parts.
+func (p *parts) registry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		daemon.BuildInfo(),
+		daemon.Stderr.Dropped(),
+		p.sinks.Layer2,
+		p.sinks.BGP,
+		p.sinks.Peering.BFD,
+		p.sinks.Peering.Messages(),
+		p.sinks.Filter.Table,
+		p.sinks.Relays,
+		p.sinks.Outgoing,
+		p.sinks.Conntrack.Forgotten,
+		p.sources.Membership,
+		p.plan,
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{
+			Namespace: "holdfast_heartbeat",
+			PidFn:     p.sources.Membership.Process,
+		}),
+	)
+	return r
 }

@@ -47,12 +47,12 @@ type fleet struct {
 	alive    map[string]bool
 	speakers map[string]*node
 	// hangs is called in each run, and may take its time.
-	hangs func(*syncer)
+	hangs func(*Loop)
 }
 
 // node is one speaker.
 type node struct {
-	*syncer
+	*Loop
 	stop func()
 }
 
@@ -107,30 +107,31 @@ func (c *fleet) view() detect.NodeSets {
 
 // start runs the speaker of a node, as serve does.
 func (c *fleet) start(name string) {
-	w := newTestSyncer(noLinks)
-	w.node, w.options, w.filter = name, config.Options{Default: true}, newTestGuard(true)
-	w.atCluster(c.t, c.api.config())
+	w := newTestLoop(noLinks)
+	w.node, w.options, w.sinks.Filter = name, config.Options{Default: true}, newTestGuard(true)
+	prober := w.atCluster(c.t, c.api.config())
 	w.loop = daemon.NewLoop(daemon.LoopConfig{
 		Name: "plan", Log: w.log, Sync: func(context.Context) (time.Duration, error) {
 			return c.plan(w)
 		},
 	})
-	w.hang = newHang(w, w.loop)
-	w.hang.schedDelay = func() time.Duration { return 0 } // the machine that runs the test may be busy
-	stop := background(c.t, w.cluster.Run, w.layer2.Run, w.liveness.Run, w.prober.Run, w.hang.Run, w.report.Run)
-	c.speakers[name] = &node{syncer: w, stop: func() { go stop() }} // the others do not wait until it has ended
+	w.stops.hang = newHang(w, w.loop)
+	w.stops.hang.schedDelay = func() time.Duration { return 0 } // the machine that runs the test may be busy
+	stop := background(c.t, w.sources.Cluster.Run, w.sinks.Layer2.Run, w.sources.Liveness.Run, prober.Run, w.Run,
+		w.sinks.Report.Run)
+	c.speakers[name] = &node{Loop: w, stop: func() { go stop() }} // the others do not wait until it has ended
 }
 
 // plan is one run of a speaker with the fleet's view.
-func (c *fleet) plan(w *syncer) (again time.Duration, err error) {
-	if !w.cluster.Synced() {
+func (c *fleet) plan(w *Loop) (again time.Duration, err error) {
+	if !w.sources.Cluster.Synced() {
 		return 0, nil
 	}
 	in, view := w.read(nil), c.view()
 	if c.hangs != nil {
 		c.hangs(w)
 	}
-	w.liveness.Set(liveness.Known{View: view, Speakers: in.state.Speakers, Services: in.state.Services})
+	w.sources.Liveness.Set(liveness.Known{View: view, Speakers: in.state.Speakers, Services: in.state.Services})
 	return w.run(in, view, c.stopping())
 }
 
@@ -138,7 +139,7 @@ func (c *fleet) plan(w *syncer) (again time.Duration, err error) {
 func (c *fleet) stopping() map[string]lb.Member {
 	out := map[string]lb.Member{}
 	for name, n := range c.speakers {
-		if n.hung.Load() {
+		if n.stops.hung.Load() {
 			out[name] = lb.Member{Stopping: true, Partial: true}
 		}
 	}
@@ -163,7 +164,7 @@ func (c *fleet) die(names ...string) {
 func (c *fleet) announced() map[string]string {
 	out := map[string]string{}
 	for name, n := range c.speakers {
-		for _, a := range n.layer2.State().Addresses {
+		for _, a := range n.sinks.Layer2.State().Addresses {
 			out[a.Address.String()] = strings.TrimSpace(out[a.Address.String()] + " " + name)
 		}
 	}
@@ -243,7 +244,7 @@ func testAway(t *testing.T, away string) {
 			t.Errorf("it moves %v to %v", after, got)
 		}
 		for name, n := range c.speakers {
-			if yields := n.liveness.State().Partition.YieldsTo; yields != nil {
+			if yields := n.sources.Liveness.State().Partition.YieldsTo; yields != nil {
 				t.Errorf("%s yields to %v", name, yields)
 			}
 		}
@@ -261,7 +262,7 @@ func testAway(t *testing.T, away string) {
 	time.Sleep(time.Minute) // for the conditions
 	all("back", append(addresses[1:], "192.0.2.100")...)
 	for name, n := range c.speakers {
-		if yields := n.liveness.State().Partition.YieldsTo; yields != nil {
+		if yields := n.sources.Liveness.State().Partition.YieldsTo; yields != nil {
 			t.Errorf("back: %s yields to %v", name, yields)
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// precedence returns what this node states of itself in a contest.
-func (o *owners) precedence() lb.Precedence {
-	return lb.Precedence{HeldDown: o.heldDown.Load(), APIAge: o.age()}
+// Precedence returns what this node states of itself in a contest.
+func (o *Inquirer) Precedence() lb.Precedence {
+	return lb.Precedence{HeldDown: o.heldDown.Load(), APIAge: o.config.Age()}
 }
 
 // contest asks each speaker that claims an address of this node whether it owns the address and has precedence, and
@@ -22,12 +22,12 @@ func (o *owners) precedence() lb.Precedence {
 // If this node is wrong, it is held down or heard the API server earlier, and asks; otherwise it never asks. If the
 // other node is wrong, it serves the address until its plan leaves it, by a handover, and this node takes it back. A
 // speaker that lies has the key, with which it could declare this node dead.
-func (o *owners) contest(ctx context.Context) (hasWinners bool) {
+func (o *Inquirer) contest(ctx context.Context) (hasWinners bool) {
 	at := time.Now()
 	questions := o.contests(at)
-	if !o.precedence().MayYield() {
+	if !o.Precedence().MayYield() {
 		if o.expireContests(func(newerOwner) bool { return true }) {
-			o.kick()
+			o.config.Changed()
 		}
 		return false
 	}
@@ -37,7 +37,7 @@ func (o *owners) contest(ctx context.Context) (hasWinners bool) {
 	}
 
 	var won []lb.Question
-	for i, answers := range o.wire.Ask(ctx, questions, contestTime) {
+	for i, answers := range o.config.Wire.Ask(ctx, questions, contestTime) {
 		if answers > 0 {
 			won = append(won, questions[i])
 		}
@@ -45,16 +45,16 @@ func (o *owners) contest(ctx context.Context) (hasWinners bool) {
 	hasNew := o.leaveTo(won, at)
 	hasExpired := o.expireContests(func(by newerOwner) bool { return at.Sub(by.answeredAt) > contestAge })
 	if hasNew || hasExpired {
-		o.kick()
+		o.config.Changed()
 	}
 	return len(won) > 0
 }
 
 // contests returns the questions of this turn: to owners that won, if they did not answer recently or claim the
 // address, and to some of the other speakers that claim addresses.
-func (o *owners) contests(at time.Time) []lb.Question {
+func (o *Inquirer) contests(at time.Time) []lb.Question {
 	claimed := map[lb.Question]bool{}
-	for _, q := range o.wire.Claims() {
+	for _, q := range o.config.Wire.Claims() {
 		claimed[q] = true
 	}
 
@@ -80,9 +80,9 @@ func (o *owners) contests(at time.Time) []lb.Question {
 }
 
 // leaveTo leaves addresses to the speakers that won their contests. It reports whether any is new.
-func (o *owners) leaveTo(won []lb.Question, at time.Time) (hasNew bool) {
+func (o *Inquirer) leaveTo(won []lb.Question, at time.Time) (hasNew bool) {
 	nodes := map[lb.MAC]string{}
-	for name, m := range o.peers.alive() {
+	for name, m := range o.config.Peers.Alive() {
 		for _, l := range m.Links {
 			nodes[l.MAC] = name
 		}
@@ -93,7 +93,7 @@ func (o *owners) leaveTo(won []lb.Question, at time.Time) (hasNew bool) {
 	defer o.mu.Unlock()
 	for _, q := range won {
 		node, isKnown := nodes[q.MAC]
-		if !isKnown || node == o.node {
+		if !isKnown || node == o.config.Node {
 			continue
 		}
 
@@ -103,18 +103,18 @@ func (o *owners) leaveTo(won []lb.Question, at time.Time) (hasNew bool) {
 		}
 		o.newer[q.Address] = newerOwner{node: node, answeredAt: at, contest: q}
 	}
-	o.layer2.EndHandovers(owned)
+	o.config.Layer2.EndHandovers(owned)
 	if len(yielded) == 0 {
 		return false
 	}
 
-	o.log.Info("addresses left to a node that owns them too and has precedence",
+	o.config.Log.Info("addresses left to a node that owns them too and has precedence",
 		"to", o.newer[yielded[0]].node, "addresses", len(yielded), "first", yielded[0], "heldDown", o.heldDown.Load())
 	return true
 }
 
 // expireContests removes the owners that won contests and have expired. It reports whether there were any.
-func (o *owners) expireContests(hasExpired func(newerOwner) bool) (changed bool) {
+func (o *Inquirer) expireContests(hasExpired func(newerOwner) bool) (changed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	before := len(o.newer)

@@ -40,7 +40,7 @@ func (s *sim) announce(from string, taken []netip.Addr) {
 			n.due = time.Time{}
 			n.EndHandovers([]netip.Addr{a})
 			check := 5 * time.Second
-			if s.nodes[from].precedence().MayYield() {
+			if s.nodes[from].Precedence().MayYield() {
 				check = 500 * time.Millisecond
 			}
 			s.nodes[from].claims[simContest(name, a)] = time.Now().Add(check)
@@ -48,7 +48,7 @@ func (s *sim) announce(from string, taken []netip.Addr) {
 	}
 }
 
-// Claims implements contestAsker.
+// Claims implements Wire.
 func (w *simWire) Claims() (out []lb.Question) {
 	for q, at := range w.claims {
 		answers := slices.Contains(w.node.owns, q.Address) || slices.Contains(w.node.handing, q.Address)
@@ -59,14 +59,14 @@ func (w *simWire) Claims() (out []lb.Question) {
 	return out
 }
 
-// Ask implements contestAsker.
+// Ask implements Wire.
 func (w *simWire) Ask(_ context.Context, questions []lb.Question, _ time.Duration) []int {
 	w.asked++
 	out := make([]int, len(questions))
 	for i, q := range questions {
 		for name, n := range w.sim.nodes {
 			isAsked := simMAC(name) == q.MAC && slices.Contains(n.owns, q.Address)
-			if isAsked && !n.older && n.precedence().Over(w.node.precedence()) {
+			if isAsked && !n.older && n.Precedence().Over(w.node.Precedence()) {
 				out[i] = 3
 			}
 		}
@@ -248,23 +248,22 @@ func TestManyContests(t *testing.T) {
 		wire.claims = append(wire.claims, simContest("w1", addressNumber(i)))
 	}
 	kicks := 0
-	o := &owners{
-		node: "w3", log: slog.New(slog.DiscardHandler), layer2: &fakeResponder{}, wire: wire,
-		newer: map[netip.Addr]newerOwner{}, age: func() time.Duration { return 0 }, kick: func() { kicks++ },
-		plan: func() plan.Plan { return plan.Plan{} },
-		peers: fakePeers{func(string, []netip.Addr, bool) {}, func() map[string]lb.Member {
+	o := NewInquirer(InquirerConfig{
+		Node: "w3", Log: slog.New(slog.DiscardHandler), Layer2: &fakeResponder{}, Wire: wire,
+		Age: func() time.Duration { return 0 }, Changed: func() { kicks++ }, Plan: func() plan.Plan { return plan.Plan{} },
+		Peers: fakePeers{func(string, []netip.Addr, bool) {}, func() map[string]lb.Member {
 			return map[string]lb.Member{"w1": {Links: []lb.Link{{MAC: simMAC("w1")}}}}
 		}},
-	}
+	})
 	o.heldDown.Store(true)
 	for range 3 {
 		_, _ = o.turn(t.Context())
 	}
-	if len(asked) != count || len(o.newerOwners()) != count || kicks == 0 {
+	if len(asked) != count || len(o.Newer()) != count || kicks == 0 {
 		t.Errorf("of %d claims %d were asked about, %d addresses are left, %d plans", count, len(asked), len(o.newer), kicks)
 	}
 	o.heldDown.Store(false)
-	if _, _ = o.turn(t.Context()); len(o.newerOwners()) != 0 {
+	if _, _ = o.turn(t.Context()); len(o.Newer()) != 0 {
 		t.Errorf("%d addresses are left to another node without a reason", len(o.newer))
 	}
 }
@@ -275,10 +274,10 @@ type countingWire struct {
 	ask    func([]lb.Question)
 }
 
-// Claims implements contestAsker.
+// Claims implements Wire.
 func (w *countingWire) Claims() []lb.Question { return w.claims }
 
-// Ask implements contestAsker.
+// Ask implements Wire.
 func (w *countingWire) Ask(_ context.Context, questions []lb.Question, _ time.Duration) []int {
 	w.ask(questions)
 	return slices.Repeat([]int{3}, len(questions))

@@ -117,7 +117,7 @@ func BenchmarkEndpoint(b *testing.B) {
 
 // costly is a whole speaker, but for membership and heartbeats, of a cluster of costNodes nodes and two speakers.
 type costly struct {
-	*syncer
+	*Loop
 	here     *nstest.NS
 	services int
 	told     map[netip.Addr]bool
@@ -164,20 +164,20 @@ func newCostly(b *testing.B, size int) *costly {
 // start runs the speaker as serve does.
 func (w *costly) start(b *testing.B, api *rest.Config) {
 	var links *link.Monitor
-	w.syncer = newTestSyncer(func() []lb.Interface { return links.Links() })
-	links = link.New(w.log, func() { w.layer2.Kick(); w.loop.Kick() })
-	w.links, w.options, w.filter = links, config.Options{Default: true}, newTestGuard(false)
+	w.Loop = newTestLoop(func() []lb.Interface { return links.Links() })
+	links = link.New(w.log, func() { w.sinks.Layer2.Kick(); w.loop.Kick() })
+	w.sources.Links, w.options, w.sinks.Filter = links, config.Options{Default: true}, newTestGuard(false)
 	w.loop = daemon.NewLoop(daemon.LoopConfig{
-		Name: "plan", Log: w.log, Sync: w.run, Burst: func() bool { return w.cluster.InBurst() },
+		Name: "plan", Log: w.log, Sync: w.run, Burst: func() bool { return w.sources.Cluster.InBurst() },
 		BurstFactor: planFactor,
 	})
-	w.atCluster(b, api)
-	w.hang = newHang(w.syncer, w.loop)
+	prober := w.atCluster(b, api)
+	w.stops.hang = newHang(w.Loop, w.loop)
 	ctx, stop := context.WithCancel(context.Background())
 	w.stop = stop
 	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.relays.Run, w.filter.table.Run, w.cluster.Run, w.endpoints.Run, w.liveness.Run,
-		w.prober.Run, w.hang.Run, w.report.Run, w.conntrack.Run,
+		w.sources.Links.Run, w.sinks.Layer2.Run, w.sinks.Relays.Run, w.sinks.Filter.Table.Run, w.sources.Cluster.Run,
+		w.sources.Endpoints.Run, w.sources.Liveness.Run, prober.Run, w.Run, w.sinks.Report.Run, w.sinks.Conntrack.Run,
 	} {
 		w.group.Go(func() error { return run(ctx) })
 	}
@@ -185,10 +185,10 @@ func (w *costly) start(b *testing.B, api *rest.Config) {
 
 // run is one run of the plan among two speakers that live.
 func (w *costly) run(context.Context) (again time.Duration, err error) {
-	if !w.cluster.Synced() || !w.links.Synced() {
+	if !w.sources.Cluster.Synced() || !w.sources.Links.Synced() {
 		return 0, nil
 	}
-	in := w.read(w.links.Links())
+	in := w.read(w.sources.Links.Links())
 	w.observe(in)
 	view := detect.NodeSets{
 		View: detect.View{Settled: true}, Alive: map[string]bool{"w1": true, "w2": true}, HeldDown: map[string]bool{},
@@ -203,8 +203,10 @@ func (w *costly) run(context.Context) (again time.Duration, err error) {
 		other.Links[0].Prefixes = self.Links[i].Prefixes
 	}
 	metadata := map[string]lb.Member{"w1": self, "w2": other}
-	w.liveness.Set(liveness.Known{View: view, Members: metadata, Speakers: in.state.Speakers, Services: in.state.Services})
-	return w.syncer.run(in, view, metadata)
+	w.sources.Liveness.Set(liveness.Known{
+		View: view, Members: metadata, Speakers: in.state.Speakers, Services: in.state.Services,
+	})
+	return w.Loop.run(in, view, metadata)
 }
 
 // tell makes the API server do something, and returns its answer.

@@ -179,26 +179,26 @@ func (c *memberFacts) apply(s *lb.State) {
 
 // self returns this node's metadata: its links, and what it cannot do. This speaker plans by the metadata that it has
 // sent, as all others do, and not by what it learned since.
-func (w *syncer) self(in inputs) lb.Member {
-	m := localMember(in.links, w.layer2.Refused(), w.liveness.SilentLinks())
-	m.Stopping, m.API = in.stopping || w.hung.Load(), w.owners.contact.API()
+func (w *Loop) self(in inputs) lb.Member {
+	m := localMember(in.links, w.sinks.Layer2.Refused(), w.sources.Liveness.SilentLinks())
+	m.Stopping, m.API = in.stopping || w.stops.hung.Load(), w.sinks.Owners.API()
 	m.LacksProxy = lb.Lacking(in.state.Services, in.state.ProxyPods, w.node)
 	m.Unfit = w.unfit(in.sessions)
 	return m
 }
 
 // unfit returns what this node cannot do.
-func (w *syncer) unfit(sessions []lb.Session) (u lb.Unfit) {
-	if !w.boot.Served() {
+func (w *Loop) unfit(sessions []lb.Session) (u lb.Unfit) {
+	if !w.sources.Boot.Served() {
 		u |= lb.Booting
 	}
-	if w.podNetwork.Missing() {
+	if w.sources.PodNetwork.Missing() {
 		u |= lb.PodsUnreached
 	}
-	if len(w.boot.RulesGone()) > 0 {
+	if len(w.sources.Boot.RulesGone()) > 0 {
 		u |= lb.RulesGone
 	}
-	if w.filter.failed() || w.options.OtherDataPath {
+	if w.sinks.Filter.failed() || w.options.OtherDataPath {
 		u |= lb.Unfiltered
 	}
 
@@ -212,7 +212,7 @@ func (w *syncer) unfit(sessions []lb.Session) (u lb.Unfit) {
 }
 
 // problems returns what does not work as it should on this node.
-func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
+func (w *Loop) problems(links []lb.Interface) (out []lb.Problem) {
 	node := lb.Object{Kind: config.KindNode, Name: w.node}
 	add := func(reason lb.Reason, format string, args ...any) {
 		message := "node " + w.node + " " + fmt.Sprintf(format, args...)
@@ -221,28 +221,28 @@ func (w *syncer) problems(links []lb.Interface) (out []lb.Problem) {
 
 	w.addFilterProblems(links, node, add)
 	w.addKubeProxyProblems(links, add)
-	if w.podNetwork.Missing() {
+	if w.sources.PodNetwork.Missing() {
 		add(
 			lb.NetworkUnavailable,
 			"leaves what others can announce to them, since no pod of another node answers it: "+
 				"its network plugin has not started",
 		)
 	}
-	for _, r := range w.layer2.Refused() {
+	for _, r := range w.sinks.Layer2.Refused() {
 		add(lb.SocketRefused, "cannot answer on link %s, and leaves it to others: %s", r.Link, r.Error)
 	}
-	for _, text := range w.outgoing.problems() {
+	for _, text := range w.sinks.Outgoing.problems() {
 		add(lb.EgressUnavailable, "%s", text)
 	}
-	for _, l := range w.kernel.Missing() {
+	for _, l := range w.sources.Kernel.Missing() {
 		out = append(out, l.Problem(node))
 	}
 	return out
 }
 
 // addFilterProblems adds the problems with the packet filter.
-func (w *syncer) addFilterProblems(links []lb.Interface, node lb.Object, add func(lb.Reason, string, ...any)) {
-	g := w.filter
+func (w *Loop) addFilterProblems(links []lb.Interface, node lb.Object, add func(lb.Reason, string, ...any)) {
+	g := w.sinks.Filter
 	if g.failed() {
 		add(
 			lb.FilterNotInForce,
@@ -250,7 +250,7 @@ func (w *syncer) addFilterProblems(links []lb.Interface, node lb.Object, add fun
 			g.why(node),
 		)
 	}
-	closed := g.table.Refused()
+	closed := g.Table.Refused()
 	if len(closed) > 0 {
 		services := slices.SortedFunc(maps.Keys(closed), lb.Key.Compare)
 		add(
@@ -271,14 +271,14 @@ func (w *syncer) addFilterProblems(links []lb.Interface, node lb.Object, add fun
 }
 
 // addKubeProxyProblems adds the problems with kube-proxy.
-func (w *syncer) addKubeProxyProblems(links []lb.Interface, add func(lb.Reason, string, ...any)) {
+func (w *Loop) addKubeProxyProblems(links []lb.Interface, add func(lb.Reason, string, ...any)) {
 	if link.LooseARP(links) {
 		add(lb.StrictARPMissing, "answers ARP for every address on its link kube-ipvs0")
 	}
-	if !w.boot.Served() {
-		add(lb.KubeProxyNotReady, "announces nothing until its kube-proxy has served: %s", w.boot.Waiting())
+	if !w.sources.Boot.Served() {
+		add(lb.KubeProxyNotReady, "announces nothing until its kube-proxy has served: %s", w.sources.Boot.Waiting())
 	}
-	gone := w.boot.RulesGone()
+	gone := w.sources.Boot.RulesGone()
 	if len(gone) > 0 {
 		add(
 			lb.KubeProxyNotReady,

@@ -110,7 +110,7 @@ func TestNodeAddress(t *testing.T) {
 func TestStartsBehindTheFilter(t *testing.T) {
 	fresh := map[lb.Key][]netip.Addr{{Name: "a"}: {netip.MustParseAddr("192.0.2.1")}}
 	for _, off := range []bool{true, false} { // turned off, and not yet in force
-		w := &syncer{sinks: sinks{filter: newTestGuard(off)}}
+		w := &Loop{sinks: Sinks{Filter: newTestGuard(off)}}
 		if got := w.starts(fresh); got != nil {
 			t.Errorf("filter off %v: %v", off, got)
 		}
@@ -137,10 +137,10 @@ func TestHeadStartIsServed(t *testing.T) {
 				Endpoints: []netip.AddrPort{netip.AddrPortFrom(address, 8080)},
 			}
 		}
-		w := &syncer{node: "w1"}
-		w.filter, w.headstart = newTestGuard(false), kubeproxy.NewHeadStart(slog.New(slog.DiscardHandler))
-		err := w.filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}})
-		if err != nil || !w.filter.inForce() {
+		w := &Loop{node: "w1"}
+		w.sinks.Filter, w.sinks.HeadStart = newTestGuard(false), kubeproxy.NewHeadStart(slog.New(slog.DiscardHandler))
+		err := w.sinks.Filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}})
+		if err != nil || !w.sinks.Filter.inForce() {
 			t.Fatalf("no filter: %v", err)
 		}
 		ports := w.healthPorts(in)
@@ -153,11 +153,11 @@ func TestHeadStartIsServed(t *testing.T) {
 			}
 		}
 		expect("before the kernel has it", false, false, false)
-		w.headstart.Set([]lb.Start{start(led, a, 80), start(led, b, 80), start(led, b, 81), start(half, a, 82)})
+		w.sinks.HeadStart.Set([]lb.Start{start(led, a, 80), start(led, b, 80), start(led, b, 81), start(half, a, 82)})
 		expect("in the kernel", true, false, false)
-		w.headstart.Set([]lb.Start{start(half, a, 82), start(half, b, 82)})
+		w.sinks.HeadStart.Set([]lb.Start{start(half, a, 82), start(half, b, 82)})
 		expect("others in the kernel", false, true, false)
-		w.headstart.Set(nil)
+		w.sinks.HeadStart.Set(nil)
 		expect("taken back", false, false, false)
 	})
 }

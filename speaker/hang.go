@@ -46,12 +46,12 @@ type hang struct {
 	since atomic.Pointer[time.Time]
 }
 
-func newHang(w *syncer, loop *daemon.Loop) *hang {
+func newHang(w *Loop, loop *daemon.Loop) *hang {
 	return &hang{
 		loop:         loop,
 		schedDelay:   func() time.Duration { return daemon.SchedDelay(os.Getpid()) },
 		offer:        w.offer,
-		countOffered: func() int { return len(w.layer2.Offered()) },
+		countOffered: func() int { return len(w.sinks.Layer2.Offered()) },
 		orphanTime:   minOrphanTime + rand.N(maxOrphanTime-minOrphanTime),
 	}
 }
@@ -114,14 +114,14 @@ func (h *hang) alive() error {
 
 // offer asks other nodes to take over the addresses of this node, because its plan loop hangs. It tells them that this
 // speaker stops, and answers until they announce. Routes stay. It logs last, since the run may hang in the log.
-func (w *syncer) offer() {
-	isRepeated := w.hung.Swap(true)
+func (w *Loop) offer() {
+	isRepeated := w.stops.hung.Swap(true)
 	if !isRepeated {
 		w.loop.Kick() // the next run hands over as an orderly stop does, and the run after it takes addresses back
 	}
 
-	w.layer2.Offer()
-	w.membership.sendStopping()
+	w.sinks.Layer2.Offer()
+	w.sources.Membership.sendStopping()
 
 	if !isRepeated {
 		stacks := make([]byte, stackSize)

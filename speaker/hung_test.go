@@ -24,7 +24,7 @@ import (
 // phases returns what a speaker does with its addresses, sorted.
 func (n *node) phases() string {
 	var out []string
-	for _, a := range n.layer2.State().Addresses {
+	for _, a := range n.sinks.Layer2.State().Addresses {
 		out = append(out, a.Phase)
 	}
 	return strings.Join(out, ", ")
@@ -68,7 +68,7 @@ func TestFullLog(t *testing.T) {
 			c.serve(a, metav1.Condition{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue, Message: a + "=w9"})
 		}
 		holds := false
-		c.hangs = func(w *syncer) {
+		c.hangs = func(w *Loop) {
 			if w.node == "w1" && holds {
 				w.log.Info("something changed")
 			}
@@ -108,11 +108,11 @@ func testHung(t *testing.T, during string, nodes ...string) {
 	var plans []string
 	hold := make(chan struct{})
 	var holds bool
-	c.hangs = func(w *syncer) {
+	c.hangs = func(w *Loop) {
 		if w.node != "w1" || !holds {
 			return
 		}
-		if !w.hung.Load() {
+		if !w.stops.hung.Load() {
 			<-hold
 		}
 		plans = append(plans, c.speakers["w1"].phases())
@@ -137,7 +137,7 @@ func testHung(t *testing.T, during string, nodes ...string) {
 	if got := w1.phases(); got != offered {
 		t.Errorf("after twelve seconds: %s, want %s", got, offered)
 	}
-	if err := w1.hang.alive(); err != nil {
+	if err := w1.stops.hang.alive(); err != nil {
 		t.Errorf("w1 is to be restarted although no other node was heard: %v", err)
 	}
 	for _, n := range c.speakers {
@@ -154,8 +154,8 @@ func testHung(t *testing.T, during string, nodes ...string) {
 	if want := []string{offered, offered, during}; len(plans) < 3 || !slices.Equal(plans[:3], want) {
 		t.Errorf("when its runs go on: %v, want %v", plans, want)
 	}
-	if got := w1.phases(); got != before || w1.hung.Load() || w1.hang.alive() != nil {
-		t.Errorf("in the end: %s, want %s; %v", got, before, w1.hang.alive())
+	if got := w1.phases(); got != before || w1.stops.hung.Load() || w1.stops.hang.alive() != nil {
+		t.Errorf("in the end: %s, want %s; %v", got, before, w1.stops.hang.alive())
 	}
 }
 
@@ -203,7 +203,7 @@ func testAwaitedSessions(t *testing.T) {
 	expect := func(when, want string, awaited ...string) {
 		t.Helper()
 		w := c.speakers["w1"]
-		err := w.report.Ready(w.cluster.ReadyWithoutSessions("w1"))
+		err := w.sinks.Report.Ready(w.sources.Cluster.ReadyWithoutSessions("w1"))
 		if (err != nil) != (want != "") || err != nil && !strings.HasPrefix(err.Error(), "no BGP session with "+want+",") {
 			t.Errorf("%s: %v, want %q", when, err, want)
 		}
@@ -252,28 +252,28 @@ func TestMarkRemoved(t *testing.T) {
 			}})
 		}
 		mark("true")
-		w := newTestSyncer(noLinks)
-		w.links = link.New(w.log, func() {})
+		w := newTestLoop(noLinks)
+		w.sources.Links = link.New(w.log, func() {})
 		w.loop = daemon.NewLoop(daemon.LoopConfig{Log: w.log})
 		w.atCluster(t, api.config())
-		background(t, w.cluster.Run, w.links.Run)
-		nstest.Until(t, soon, "all is known", func() bool { return w.cluster.Synced() && w.links.Synced() })
+		background(t, w.sources.Cluster.Run, w.sources.Links.Run)
+		nstest.Until(t, soon, "all is known", func() bool { return w.sources.Cluster.Synced() && w.sources.Links.Synced() })
 		sync := func() {
 			t.Helper()
 			_, err := w.sync(t.Context())
 			must(t, err)
 		}
 		sync()
-		if !w.withdrawn.Load() || len(w.markRemoved) > 0 {
-			t.Fatalf("marked: withdrawn %t, ended %d times", w.withdrawn.Load(), len(w.markRemoved))
+		if !w.stops.withdrawn.Load() || len(w.stops.markRemoved) > 0 {
+			t.Fatalf("marked: withdrawn %t, ended %d times", w.stops.withdrawn.Load(), len(w.stops.markRemoved))
 		}
 		mark("false")
-		nstest.Until(t, soon, "the mark is off", func() bool { return !w.cluster.Uninstalling() })
+		nstest.Until(t, soon, "the mark is off", func() bool { return !w.sources.Cluster.Uninstalling() })
 		sync()
-		if len(w.markRemoved) == 0 {
+		if len(w.stops.markRemoved) == 0 {
 			t.Error("the mark is off, and it goes on")
 		}
-		if ok, _ := w.filter.table.Enforced(); ok {
+		if ok, _ := w.sinks.Filter.Table.Enforced(); ok {
 			t.Error("there is a filter again")
 		}
 	})

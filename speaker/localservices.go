@@ -10,8 +10,8 @@ import (
 
 // unserved returns the Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve
 // yet.
-func (w *syncer) unserved() (out map[lb.Key]bool) {
-	for _, key := range w.endpoints.Waiting() {
+func (w *Loop) unserved() (out map[lb.Key]bool) {
+	for _, key := range w.sources.Endpoints.Waiting() {
 		if out == nil {
 			out = map[lb.Key]bool{}
 		}
@@ -23,7 +23,7 @@ func (w *syncer) unserved() (out map[lb.Key]bool) {
 // healthPorts returns the ports where kube-proxy reports which endpoints of a Service it serves on this node; none
 // where another program delivers. An address with a head start is served before kube-proxy serves it, unless kube-proxy
 // already drops the Service's packets.
-func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
+func (w *Loop) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 	if w.options.OtherDataPath {
 		return nil
 	}
@@ -38,7 +38,7 @@ func (w *syncer) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
 		ports[key] = kubeproxy.HealthPort{
 			Addresses: slices.DeleteFunc(slices.Clone(own), isOther),
 			Port:      s.HealthPort,
-			HeadStart: func() bool { return w.headstart.Leads(key, s.Addresses) },
+			HeadStart: func() bool { return w.sinks.HeadStart.Leads(key, s.Addresses) },
 		}
 	}
 	return ports

@@ -50,7 +50,11 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err := clients.WaitForVersion(ctx, log); err != nil {
 		return err
 	}
-	w, err := assemble(clients, s, log)
+	heartbeats, err := beside("heartbeat")
+	if err != nil {
+		return err
+	}
+	p, err := assemble(clients, s, log)
 	if err != nil {
 		return err
 	}
@@ -62,54 +66,60 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer stop()
-		w.handOver(ctx, stopOrder)
+		p.plan.HandOver(ctx, stopOrder)
 		return nil
 	})
-	group.Go(func() error {
-		select {
-		case <-w.markRemoved:
-			return errMarkRemoved
-		case <-ctx.Done():
-			return nil
-		}
-	})
-	for _, run := range []func(context.Context) error{
-		w.links.Run, w.layer2.Run, w.peering.Run, w.relays.Run, w.outgoing.Run, w.filter.table.Run,
-	} {
+	for _, run := range p.sinkRuns() {
 		group.Go(func() error { return run(sinks) })
 	}
-	if s.Options.Proxies() {
-		group.Go(func() error { return w.divert.Run(sinks) })
-	}
-	group.Go(func() error {
-		if w.cluster.WaitForSync(ctx) != nil {
-			return nil
-		}
-		return w.podNetwork.Run(ctx)
-	})
-	slack := daemon.NewLoop(daemon.LoopConfig{Name: "slack", Log: log, Sync: slacken})
-	for _, run := range []func(context.Context) error{
-		w.cluster.Run, w.boot.Run, w.endpoints.Run, w.proxies.Run, w.kernel.Run, w.liveness.Run, w.prober.Run,
-		w.owners.loop.Run, w.hang.Run, w.report.Run, w.conntrack.Run, slack.Run,
-	} {
+	for _, run := range p.runs() {
 		group.Go(func() error { return run(ctx) })
 	}
-	group.Go(func() error { return s.ServeMetrics(ctx, w.registry(), clients.MetricsReaders(), k8s.SelfSigned) })
-	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(w.hang.alive, w.ready), nil) })
+	group.Go(func() error { return s.ServeMetrics(ctx, p.registry(), clients.MetricsReaders(), k8s.SelfSigned) })
+	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(p.plan.Alive, p.plan.Ready), nil) })
 	debug := http.NewServeMux()
-	debug.Handle("/", daemon.Debug(w.debug))
-	debug.Handle("POST /debug/probe", w.probes())
+	debug.Handle("/", daemon.Debug(p.plan.Debug))
+	debug.Handle("POST /debug/probe", p.plan.Probes())
 	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, debug, nil) })
 	// BFD ends with the membership. If it ended before BGP, routers would end the sessions of BGP and drop their
 	// routes, which they keep for a speaker that restarts (graceful restart).
 	bgpRuns, bgpEnded := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer bgpEnded()
-		return w.bgp.Run(ctx)
+		return p.sinks.BGP.Run(ctx)
 	})
 	group.Go(func() error {
 		defer stopSinks()
-		return w.join(bgpRuns, s)
+		return p.plan.Join(bgpRuns, s.members(heartbeats))
 	})
 	return group.Wait()
+}
+
+// sinkRuns returns what runs until other nodes have taken over, and the membership has ended.
+func (p *parts) sinkRuns() []func(context.Context) error {
+	to := &p.sinks
+	out := []func(context.Context) error{
+		p.sources.Links.Run, to.Layer2.Run, to.Peering.Run, to.Relays.Run, to.Outgoing.Run, to.Filter.Table.Run,
+	}
+	if p.settings.node.Options.Proxies() {
+		out = append(out, to.Divert.Run)
+	}
+	return out
+}
+
+// runs returns what else runs, without BGP and the membership.
+func (p *parts) runs() []func(context.Context) error {
+	from, to := &p.sources, &p.sinks
+	podNetwork := func(ctx context.Context) error {
+		if from.Cluster.WaitForSync(ctx) != nil {
+			return nil
+		}
+		return from.PodNetwork.Run(ctx)
+	}
+	slack := daemon.NewLoop(daemon.LoopConfig{Name: "slack", Log: p.log, Sync: slacken})
+	return []func(context.Context) error{
+		from.Cluster.Run, from.Boot.Run, from.Endpoints.Run, from.Proxies.Run, from.Kernel.Run, from.Liveness.Run,
+		podNetwork, p.prober.Run, to.Owners.Run, to.Report.Run, to.Conntrack.Run, slack.Run,
+		p.plan.Run, p.plan.AwaitRemoval,
+	}
 }

@@ -45,57 +45,57 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// newTestSyncer returns a speaker of node w1 that filters and relays, without API server, plan loop and membership.
-func newTestSyncer(links func() []lb.Interface) *syncer {
+// newTestLoop returns a speaker of node w1 that filters and relays, without API server, plan loop and membership.
+func newTestLoop(links func() []lb.Interface) *Loop {
 	log := slog.New(slog.DiscardHandler)
-	w := &syncer{node: "w1", log: log, stops: stops{markRemoved: lb.NewSignal()}}
-	w.sources = sources{
-		membership: &membership{},
-		liveness:   liveness.New(liveness.Config{Log: log, Links: links, SilenceChanged: func() {}, KickProbe: func() {}}),
-		boot:       kubeproxy.New(kubeproxy.Config{Log: log}),
-		podNetwork: podnetwork.New(podnetwork.Config{Log: log}),
-		endpoints:  kubeproxy.NewEndpoints(log, func() {}),
-		proxies:    divert.NewAsker(log, func() {}),
+	w := &Loop{node: "w1", log: log, stops: stops{markRemoved: lb.NewSignal()}}
+	w.sources = Sources{
+		Membership: &Membership{},
+		Liveness:   liveness.New(liveness.Config{Log: log, Links: links, SilenceChanged: func() {}, KickProbe: func() {}}),
+		Boot:       kubeproxy.New(kubeproxy.Config{Log: log}),
+		PodNetwork: podnetwork.New(podnetwork.Config{Log: log}),
+		Endpoints:  kubeproxy.NewEndpoints(log, func() {}),
+		Proxies:    divert.NewAsker(log, func() {}),
 	}
-	w.sinks = sinks{
-		filter:    newTestGuard(false),
-		relays:    newRelays(log, settings{relay: true}, links, func() {}),
-		outgoing:  newOutgoing(log, settings{}, kernel.New(log, nil, func() {}), links, func() {}),
-		divert:    divert.New(log, func() {}),
-		owners:    &owners{loop: daemon.NewLoop(daemon.LoopConfig{})},
-		bgp:       bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}),
-		headstart: kubeproxy.NewHeadStart(log),
-		conntrack: kubeproxy.NewSweeper(log),
+	w.sinks = Sinks{
+		Filter:    newTestGuard(false),
+		Relays:    NewRelays(log, Settings{Relay: true}, links, func() {}),
+		Outgoing:  NewOutgoing(log, Settings{}, kernel.New(log, nil, func() {}), links, func() {}),
+		Divert:    divert.New(log, func() {}),
+		Owners:    NewInquirer(InquirerConfig{Log: log}),
+		BGP:       bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}),
+		HeadStart: kubeproxy.NewHeadStart(log),
+		Conntrack: kubeproxy.NewSweeper(log),
 	}
-	w.layer2 = layer2.New(layer2.Config{
-		Log: log, Links: links, Gateways: func(int) []lb.Neighbour { return nil }, Changed: func() { w.report.Kick() },
+	w.sinks.Layer2 = layer2.New(layer2.Config{
+		Log: log, Links: links, Gateways: func(int) []lb.Neighbour { return nil }, Changed: func() { w.sinks.Report.Kick() },
 		Refused: func() {},
 	})
-	w.peering = peering.New(peering.Config{Log: log, BGP: w.bgp, Links: links, Changed: func() {}})
+	w.sinks.Peering = peering.New(peering.Config{Log: log, BGP: w.sinks.BGP, Links: links, Changed: func() {}})
 	return w
 }
 
-// atCluster gives a speaker an API server, and what needs one.
-func (w *syncer) atCluster(t testing.TB, api *rest.Config) {
+// atCluster gives a speaker an API server, and what needs one. It returns the loop that asks whether nodes are alive.
+func (w *Loop) atCluster(t testing.TB, api *rest.Config) (prober *daemon.Loop) {
 	t.Helper()
 	clients, err := k8s.ClientsFor(api, w.node)
 	must(t, err)
-	w.cluster = k8s.New(clients, k8s.Config{
+	w.sources.Cluster = k8s.New(clients, k8s.Config{
 		Log: w.log, Component: w.node, Namespace: "holdfast", DaemonSet: "speaker", Speaker: true,
 		Kick: func() { w.loop.Kick() },
 	})
-	w.liveness = liveness.New(liveness.Config{
-		Log: w.log, Node: lb.Object{Kind: config.KindNode, Name: w.node}, MembersPort: 7947, Cluster: votes{w.cluster},
-		Asker: w.layer2, Links: noLinks, Changed: func() { w.loop.Hurry() }, SilenceChanged: func() { w.report.KickState() },
-		KickProbe: func() { w.prober.Kick() },
+	w.sources.Liveness = liveness.New(liveness.Config{
+		Log: w.log, Node: lb.Object{Kind: config.KindNode, Name: w.node}, MembersPort: 7947,
+		Cluster: Votes{w.sources.Cluster}, Asker: w.sinks.Layer2, Links: noLinks, Changed: func() { w.loop.Hurry() },
+		SilenceChanged: func() { w.sinks.Report.KickState() }, KickProbe: func() { prober.Kick() },
 	})
-	w.prober = daemon.NewLoop(daemon.LoopConfig{Log: w.log, Sync: w.liveness.Probe})
-	w.report = report.New(report.Config{
-		Log: w.log, Node: w.node, Cluster: w.cluster, Layer2: w.layer2, Liveness: w.liveness, Links: noLinks,
-		Sessions: w.bgp.Sessions,
-		Speakers: w.membership.speakers, ProxyFaults: w.proxies.Faults,
-		KeysVersion: w.membership.keysVersion,
+	w.sinks.Report = report.New(report.Config{
+		Log: w.log, Node: w.node, Cluster: w.sources.Cluster, Layer2: w.sinks.Layer2, Liveness: w.sources.Liveness,
+		Links: noLinks, Sessions: w.sinks.BGP.Sessions, Speakers: w.sources.Membership.Speakers,
+		ProxyFaults: w.sources.Proxies.Faults, KeysVersion: w.sources.Membership.KeysVersion,
 	})
+	prober = daemon.NewLoop(daemon.LoopConfig{Log: w.log, Sync: w.sources.Liveness.Probe})
+	return prober
 }
 
 func noLinks() []lb.Interface { return nil }
@@ -133,9 +133,14 @@ func TestFlags(t *testing.T) {
 // TestMetrics: all parts of the speaker count their repairs under one name, which a registry accepts only if they agree
 // on everything but the kind.
 func TestMetrics(t *testing.T) {
-	w := newTestSyncer(noLinks)
-	w.hang = &hang{}
-	families, err := w.registry().Gather()
+	t.Setenv("POD_NAMESPACE", "holdfast-system")
+	var s settings
+	must(t, s.parse([]string{"--node-name=w1"}))
+	clients, err := k8s.ClientsFor(&rest.Config{Host: "http://192.0.2.3"}, "speaker")
+	must(t, err)
+	p, err := assemble(clients, s, slog.New(slog.DiscardHandler))
+	must(t, err)
+	families, err := p.registry().Gather()
 	if err != nil {
 		t.Error(err)
 	}

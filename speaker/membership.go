@@ -28,9 +28,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// membership is this speaker's place among all speakers. It exists from the start: until its keys and the address of
+// Membership is this speaker's place among all speakers. It exists from the start: until its keys and the address of
 // this node are known, it knows no other speaker.
-type membership struct {
+type Membership struct {
 	// members is nil until the membership has started.
 	members atomic.Pointer[members.Members]
 	// version is the version of the members' Secret whose keys are in force; nil before the first.
@@ -41,20 +41,20 @@ type membership struct {
 
 // Ready reports whether the address of every other speaker has been tried once. Before that this node knows only
 // itself, and would announce every address.
-func (m *membership) Ready() bool {
+func (m *Membership) Ready() bool {
 	joined := m.members.Load()
 	return joined != nil && joined.Joined()
 }
 
 // start makes started members the membership, with the metadata of this node.
-func (m *membership) start(started *members.Members, self lb.Member) {
+func (m *Membership) start(started *members.Members, self lb.Member) {
 	m.sent.Store(&self)
 	started.SetSelf(self)
 	m.members.Store(started)
 }
 
-// keysVersion returns the version of the members' Secret whose keys are in force; "" before the first.
-func (m *membership) keysVersion() string {
+// KeysVersion returns the version of the members' Secret whose keys are in force; "" before the first.
+func (m *Membership) KeysVersion() string {
 	version := m.version.Load()
 	if version == nil {
 		return ""
@@ -64,7 +64,7 @@ func (m *membership) keysVersion() string {
 
 // observe sets the addresses of all speakers, and the links on which this node sends heartbeats, given the address by
 // which the others know it.
-func (m *membership) observe(speakers map[string]netip.Addr, links func(own netip.Addr) []heartbeat.Link) {
+func (m *Membership) observe(speakers map[string]netip.Addr, links func(own netip.Addr) []heartbeat.Link) {
 	joined := m.members.Load()
 	if joined == nil {
 		return
@@ -75,7 +75,7 @@ func (m *membership) observe(speakers map[string]netip.Addr, links func(own neti
 }
 
 // send sends metadata of this node to the other speakers.
-func (m *membership) send(self lb.Member) {
+func (m *Membership) send(self lb.Member) {
 	m.sent.Store(&self)
 	if joined := m.members.Load(); joined != nil {
 		joined.SetSelf(self)
@@ -83,7 +83,7 @@ func (m *membership) send(self lb.Member) {
 }
 
 // sendStopping sends the last metadata again, with the word that this speaker stops.
-func (m *membership) sendStopping() {
+func (m *Membership) sendStopping() {
 	joined, sent := m.members.Load(), m.sent.Load()
 	if joined == nil || sent == nil {
 		return
@@ -95,7 +95,7 @@ func (m *membership) sendStopping() {
 }
 
 // view returns what is known of the speakers; an empty View before the membership has started.
-func (m *membership) view() detect.NodeSets {
+func (m *Membership) view() detect.NodeSets {
 	if joined := m.members.Load(); joined != nil {
 		return joined.View()
 	}
@@ -103,7 +103,7 @@ func (m *membership) view() detect.NodeSets {
 }
 
 // metadata returns what each speaker sent last; nil before the membership has started.
-func (m *membership) metadata() map[string]lb.Member {
+func (m *Membership) metadata() map[string]lb.Member {
 	if joined := m.members.Load(); joined != nil {
 		return joined.Metadata()
 	}
@@ -112,7 +112,7 @@ func (m *membership) metadata() map[string]lb.Member {
 
 // address returns the address by which the other speakers know this one; the zero Addr before the membership has
 // started.
-func (m *membership) address() (a netip.Addr) {
+func (m *Membership) address() (a netip.Addr) {
 	if joined := m.members.Load(); joined != nil {
 		return joined.Address()
 	}
@@ -120,21 +120,21 @@ func (m *membership) address() (a netip.Addr) {
 }
 
 // confirm says that a whole plan was made by a view.
-func (m *membership) confirm(view detect.NodeSets) {
+func (m *Membership) confirm(view detect.NodeSets) {
 	if joined := m.members.Load(); joined != nil {
 		joined.Confirm(view)
 	}
 }
 
-// ask asks another speaker about addresses, if the membership has started.
-func (m *membership) ask(member string, addrs []netip.Addr, leaves bool) {
+// Ask asks another speaker about addresses, if the membership has started.
+func (m *Membership) Ask(member string, addrs []netip.Addr, leaves bool) {
 	if joined := m.members.Load(); joined != nil {
 		joined.Ask(member, addrs, leaves)
 	}
 }
 
-// alive returns the metadata of all members that live.
-func (m *membership) alive() map[string]lb.Member {
+// Alive returns the metadata of all members that live.
+func (m *Membership) Alive() map[string]lb.Member {
 	out := map[string]lb.Member{}
 	metadata := m.metadata()
 	for name := range m.view().Alive {
@@ -143,8 +143,8 @@ func (m *membership) alive() map[string]lb.Member {
 	return out
 }
 
-// speakers returns the names of the nodes by the MACs of their speakers' links; nil before the membership has started.
-func (m *membership) speakers() map[lb.MAC]string {
+// Speakers returns the names of the nodes by the MACs of their speakers' links; nil before the membership has started.
+func (m *Membership) Speakers() map[lb.MAC]string {
 	metadata := m.metadata()
 	if metadata == nil {
 		return nil
@@ -160,19 +160,19 @@ func (m *membership) speakers() map[lb.MAC]string {
 }
 
 // Valid implements layer2.Lease: it reports whether the node may act on its last plan.
-func (m *membership) Valid() bool {
+func (m *Membership) Valid() bool {
 	joined := m.members.Load()
 	return joined != nil && joined.Valid()
 }
 
-// hearsSome reports whether this node hears another speaker well.
-func (m *membership) hearsSome() bool {
+// HearsSome reports whether this node hears another speaker well.
+func (m *Membership) HearsSome() bool {
 	joined := m.members.Load()
 	return joined != nil && joined.HearsSome()
 }
 
-// process returns the id of the heartbeat process.
-func (m *membership) process() (int, error) {
+// Process returns the id of the heartbeat process.
+func (m *Membership) Process() (int, error) {
 	joined := m.members.Load()
 	if joined == nil {
 		return 0, errors.New("the membership has not started")
@@ -181,10 +181,10 @@ func (m *membership) process() (int, error) {
 }
 
 // Describe implements prometheus.Collector. It names no metric: some begin when the membership starts.
-func (m *membership) Describe(chan<- *prometheus.Desc) {}
+func (m *Membership) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (m *membership) Collect(ch chan<- prometheus.Metric) {
+func (m *Membership) Collect(ch chan<- prometheus.Metric) {
 	joined := m.members.Load()
 	if joined == nil {
 		return
@@ -200,46 +200,55 @@ func (m *membership) Collect(ch chan<- prometheus.Metric) {
 	joined.Collect(ch)
 }
 
-// join starts the membership when its keys and this node's address are known, and takes part until ctx ends.
-func (w *syncer) join(ctx context.Context, s settings) error {
-	if w.cluster.WaitForSync(ctx) != nil {
+// MembersConfig configures the membership.
+type MembersConfig struct {
+	// Secret has the keys.
+	Secret lb.Key
+	// Port is the port of gossip, HeartbeatPort the port of heartbeats.
+	Port, HeartbeatPort uint16
+	// Interval is the time between two heartbeats.
+	Interval time.Duration
+	// Ordinary and Command are as heartbeat.Config has them.
+	Ordinary bool
+	Command  []string
+}
+
+// Join starts the membership when its keys and this node's address are known, and takes part until ctx ends.
+func (w *Loop) Join(ctx context.Context, c MembersConfig) error {
+	if w.sources.Cluster.WaitForSync(ctx) != nil {
 		return nil
 	}
 	follower := &memberKeys{
-		cluster: w.cluster,
+		cluster: w.sources.Cluster,
 		node:    w.node,
-		secret:  lb.Key{Namespace: s.Namespace, Name: s.MembersSecret},
+		secret:  c.Secret,
 		log:     w.log,
 	}
 	first, address, err := w.awaitMembership(ctx, follower)
 	if err != nil {
 		return nil // ctx ended while waiting
 	}
-	program, err := beside("heartbeat")
-	if err != nil {
-		return err
-	}
-	w.layer2.SetKeys(first.keys)
-	w.membership.version.Store(&first.version)
+	w.sinks.Layer2.SetKeys(first.keys)
+	w.sources.Membership.version.Store(&first.version)
 	streams := daemon.ConnLimiter{Max: 64, MaxPerAddress: 4} // a member opens one every few seconds, for a moment
 	m, err := members.New(
 		members.Config{
-			GossipPort: uint16(s.membersPort),
-			Owner:      w.owners,
+			GossipPort: c.Port,
+			Owner:      w.sinks.Owners,
 			Admit:      streams.Admit,
 			Config: heartbeat.Config{
 				Log:      w.log,
 				NodeName: w.node,
 				Address:  address,
-				Port:     uint16(s.heartbeatPort),
+				Port:     c.HeartbeatPort,
 				Keys:     first.keys,
-				Timers:   detect.Timers{Interval: s.heartbeatInterval},
-				Ordinary: !s.realtime,
-				Command:  []string{program},
+				Timers:   detect.Timers{Interval: c.Interval},
+				Ordinary: c.Ordinary,
+				Command:  c.Command,
 				Stderr:   daemon.Stderr,
 				Changed:  w.loop.Hurry,
-				Ask:      w.liveness.Ask,
-				Guest:    w.peering.BFD.Serve,
+				Ask:      w.sources.Liveness.Ask,
+				Guest:    w.sinks.Peering.BFD.Serve,
 			},
 		},
 	)
@@ -247,31 +256,31 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 		return fmt.Errorf("start membership: %w", err)
 	}
 	// Else the others would mistake a restart of the speaker for a boot of the node.
-	for _, looked := range []<-chan struct{}{w.boot.Looked(), w.podNetwork.Looked()} {
+	for _, looked := range []<-chan struct{}{w.sources.Boot.Looked(), w.sources.PodNetwork.Looked()} {
 		select {
 		case <-looked:
 		case <-ctx.Done():
 			return nil
 		}
 	}
-	self := w.self(inputs{links: w.links.Links(), sessions: w.bgp.Sessions()})
+	self := w.self(inputs{links: w.sources.Links.Links(), sessions: w.sinks.BGP.Sessions()})
 	self.Unfit &^= lb.Unfiltered // the filter may not have been set yet
-	w.membership.start(m, self)
+	w.sources.Membership.start(m, self)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.Run(ctx) })
 	group.Go(func() error {
 		follower.follow(ctx, first, func(read keySet) error {
-			w.layer2.SetKeys(read.keys)
+			w.sinks.Layer2.SetKeys(read.keys)
 			if err := m.SetKeys(read.keys); err != nil {
 				return err
 			}
-			w.membership.version.Store(&read.version)
-			w.report.KickState()
+			w.sources.Membership.version.Store(&read.version)
+			w.sinks.Report.KickState()
 			return nil
 		})
 		return nil
 	})
-	onLinks := func() []netip.Addr { return link.Addresses(w.links.Links()) }
+	onLinks := func() []netip.Addr { return link.Addresses(w.sources.Links.Links()) }
 	group.Go(func() error {
 		return watchAddress(ctx, w.node, address, onLinks, func() []netip.Addr { return w.nodeObject().Own(onLinks()) })
 	})
@@ -279,8 +288,8 @@ func (w *syncer) join(ctx context.Context, s settings) error {
 }
 
 // nodeObject compiles the Node object of this node.
-func (w *syncer) nodeObject() lb.Node {
-	state, _ := config.Compile(config.Objects{Nodes: w.cluster.Nodes()}, w.options)
+func (w *Loop) nodeObject() lb.Node {
+	state, _ := config.Compile(config.Objects{Nodes: w.sources.Cluster.Nodes()}, w.options)
 	return state.Nodes[w.node]
 }
 
@@ -319,18 +328,18 @@ func watchAddress(ctx context.Context, node string, bound netip.Addr, onLinks, o
 
 // awaitMembership waits for the membership's keys and for an address of this node, and logs once what it waits for. It
 // returns an error only when ctx ends.
-func (w *syncer) awaitMembership(
+func (w *Loop) awaitMembership(
 	ctx context.Context,
 	from *memberKeys,
 ) (first keySet, address netip.Addr, err error) {
 	logged := ""
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
-		if !w.links.Synced() {
+		if !w.sources.Links.Synced() {
 			return false, nil
 		}
 		var why error
 		node := w.nodeObject()
-		if own := node.Own(link.Addresses(w.links.Links())); len(own) > 0 {
+		if own := node.Own(link.Addresses(w.sources.Links.Links())); len(own) > 0 {
 			address = own[0]
 			first, why = from.await(ctx)
 		} else {

@@ -20,9 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func newMemberKeys(w *syncer) *memberKeys {
+func newMemberKeys(w *Loop) *memberKeys {
 	return &memberKeys{
-		cluster: w.cluster,
+		cluster: w.sources.Cluster,
 		node:    w.node,
 		secret:  lb.Key{Namespace: "holdfast", Name: "members"},
 		log:     w.log,
@@ -53,7 +53,7 @@ func keysVersions(api *apiServer) (reported, present string) {
 func TestKeysAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer(t)
-		w := newTestSyncer(noLinks)
+		w := newTestLoop(noLinks)
 		w.atCluster(t, api.config())
 		m := newMemberKeys(w)
 		key := func(first byte) []byte { return bytes.Repeat([]byte{first}, keyed.Length) }
@@ -105,8 +105,8 @@ func TestKeysAwaited(t *testing.T) {
 				t.Errorf("%s: the SpeakerState reports version %q of %q", step.name, reported, present)
 			}
 		}
-		api.set(refuses)               // and no connection is left
-		background(t, w.cluster.Run)() // ends what New began
+		api.set(refuses)                       // and no connection is left
+		background(t, w.sources.Cluster.Run)() // ends what New began
 	})
 }
 
@@ -116,7 +116,7 @@ func TestKeysAwaited(t *testing.T) {
 func TestStateBeforeKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer(t)
-		w := newTestSyncer(noLinks)
+		w := newTestLoop(noLinks)
 		w.atCluster(t, api.config())
 		putKeys(api, map[string]byte{keyed.Key: 1, keyed.InUse: 1, keyed.Former: 1})
 		_, err := newMemberKeys(w).await(t.Context())
@@ -125,8 +125,8 @@ func TestStateBeforeKeys(t *testing.T) {
 		if !api.get(statesPath, "w1", &state) || state.Status.KeysVersion != "" {
 			t.Errorf("the SpeakerState is %+v", state)
 		}
-		api.set(refuses)               // and no connection is left
-		background(t, w.cluster.Run)() // ends what New began
+		api.set(refuses)                       // and no connection is left
+		background(t, w.sources.Cluster.Run)() // ends what New began
 	})
 }
 
@@ -135,7 +135,7 @@ func TestStateBeforeKeys(t *testing.T) {
 func TestKeysFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPIServer(t)
-		w := newTestSyncer(noLinks)
+		w := newTestLoop(noLinks)
 		w.atCluster(t, api.config())
 		putKeys(api, map[string]byte{keyed.Key: 1, keyed.InUse: 1, keyed.Former: 1})
 		m := newMemberKeys(w)
@@ -169,8 +169,8 @@ func TestKeysFollowed(t *testing.T) {
 			}
 		}
 		stop()
-		api.set(refuses)               // and no connection is left
-		background(t, w.cluster.Run)() // ends what New began
+		api.set(refuses)                       // and no connection is left
+		background(t, w.sources.Cluster.Run)() // ends what New began
 	})
 }
 

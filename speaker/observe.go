@@ -9,14 +9,13 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
 // maxLogged is how many Services a run logs by name. A thousand lines would delay the announcements of a failover.
 const maxLogged = 20
 
 // logChanges logs the Services whose announcement by this node changed, and each new problem of this node.
-func (w *syncer) logChanges(last, next *planned) {
+func (w *Loop) logChanges(last, next *planned) {
 	changes := 0
 	last.plan().Verdicts.Changes(next.Plan.Verdicts, func(_ lb.Key, old, v *plan.Verdict, existed, exists bool) {
 		if !exists {
@@ -67,23 +66,31 @@ type debugState struct {
 	KubeProxy string
 }
 
-// debug returns the answer of /debug/state.
-func (w *syncer) debug() any {
+// Debug returns the answer of /debug/state.
+func (w *Loop) Debug() any {
 	return debugState{
 		Node:      w.node,
 		Planned:   w.last.Load(),
-		Members:   w.membership.view(),
-		Links:     w.links.Links(),
-		Layer2:    w.layer2.State(),
-		Sessions:  w.bgp.Sessions(),
-		Filter:    switchable(w.filter.on, w.filter.table.State()),
-		Relay:     switchable(w.relays.on, w.relays.State()),
-		Egress:    w.outgoing.State(),
-		Unserved:  w.endpoints.Waiting(),
-		HeadStart: w.headstart.InForce(),
-		Proxy:     w.divert.State(),
-		KubeProxy: w.boot.Waiting(),
+		Members:   w.sources.Membership.view(),
+		Links:     w.sources.Links.Links(),
+		Layer2:    w.sinks.Layer2.State(),
+		Sessions:  w.sinks.BGP.Sessions(),
+		Filter:    switchable(w.sinks.Filter.on, w.sinks.Filter.Table.State()),
+		Relay:     switchable(w.sinks.Relays.on, w.sinks.Relays.State()),
+		Egress:    w.sinks.Outgoing.State(),
+		Unserved:  w.sources.Endpoints.Waiting(),
+		HeadStart: w.sinks.HeadStart.InForce(),
+		Proxy:     w.sinks.Divert.State(),
+		KubeProxy: w.sources.Boot.Waiting(),
 	}
+}
+
+// switchable returns the state of a part for /debug/state, or "off" if the part is switched off.
+func switchable(on bool, state any) any {
+	if on {
+		return state
+	}
+	return "off"
 }
 
 var (
@@ -139,26 +146,26 @@ var nodeReasons = []lb.Reason{
 }
 
 // Describe implements prometheus.Collector. It names no metric: some begin when the membership starts.
-func (w *syncer) Describe(chan<- *prometheus.Desc) {}
+func (w *Loop) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector. It reads the membership and the result of the last run.
-func (w *syncer) Collect(ch chan<- prometheus.Metric) {
+func (w *Loop) Collect(ch chan<- prometheus.Metric) {
 	w.collectProblems(ch)
-	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, number(w.hang.since.Load() != nil))
-	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(w.divert.Repairs()), "proxy")
+	ch <- prometheus.MustNewConstMetric(hangsDesc, prometheus.GaugeValue, number(w.stops.hang.since.Load() != nil))
+	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, float64(w.sinks.Divert.Repairs()), "proxy")
 	tables := map[string]bool{
-		"filter":    w.filter.inForce(),
-		"headstart": w.headstart.InForce(),
-		"proxy":     w.divert.InForce(),
+		"filter":    w.sinks.Filter.inForce(),
+		"headstart": w.sinks.HeadStart.InForce(),
+		"proxy":     w.sinks.Divert.InForce(),
 	}
 	for kind, ok := range tables {
 		ch <- prometheus.MustNewConstMetric(inForceDesc, prometheus.GaugeValue, number(ok), kind)
 	}
-	for row := range announcedHere(w.last.Load().plan(), w.layer2.State().Addresses, w.bgp.Sessions()) {
+	for row := range announcedHere(w.last.Load().plan(), w.sinks.Layer2.State().Addresses, w.sinks.BGP.Sessions()) {
 		ch <- prometheus.MustNewConstMetric(announcedDesc, prometheus.GaugeValue, 1, row[:]...)
 	}
-	if w.membership.Ready() {
-		ch <- prometheus.MustNewConstMetric(apiAgeDesc, prometheus.GaugeValue, w.owners.age().Seconds())
+	if w.sources.Membership.Ready() {
+		ch <- prometheus.MustNewConstMetric(apiAgeDesc, prometheus.GaugeValue, w.sources.Cluster.APIAge().Seconds())
 	}
 }
 
@@ -171,7 +178,7 @@ func number(b bool) float64 {
 }
 
 // collectProblems counts the problems that the last run found on this node.
-func (w *syncer) collectProblems(ch chan<- prometheus.Metric) {
+func (w *Loop) collectProblems(ch chan<- prometheus.Metric) {
 	count := map[lb.Reason]int{}
 	if last := w.last.Load(); last != nil {
 		for _, p := range last.Problems {
@@ -210,35 +217,4 @@ func announcedHere(p plan.Plan, states []lb.AddressState, sessions []lb.Session)
 		}
 	}
 	return out
-}
-
-// heartbeatProcess collects CPU and memory of the heartbeat process.
-func (w *syncer) heartbeatProcess() prometheus.Collector {
-	return collectors.NewProcessCollector(collectors.ProcessCollectorOpts{
-		Namespace: "holdfast_heartbeat",
-		PidFn:     w.membership.process,
-	})
-}
-
-// registry returns a registry with the metrics of all parts.
-func (w *syncer) registry() *prometheus.Registry {
-	r := prometheus.NewRegistry()
-	r.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		daemon.BuildInfo(),
-		daemon.Stderr.Dropped(),
-		w.layer2,
-		w.bgp,
-		w.peering.BFD,
-		w.peering.Messages(),
-		w.filter.table,
-		w.relays,
-		w.outgoing,
-		w.conntrack.Forgotten,
-		w,
-		w.membership,
-		w.heartbeatProcess(),
-	)
-	return r
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// outgoing sets the tables of outgoing connections. If this node may not translate, it rejects the connections of the
+// Outgoing sets the tables of outgoing connections. If this node may not translate, it rejects the connections of the
 // pods that should send from an address.
-type outgoing struct {
+type Outgoing struct {
 	*egress.Translator
 	// off is why this node translates nothing by its settings; "" if it does.
 	off string
@@ -28,24 +28,24 @@ type outgoing struct {
 	sources []lb.EgressSource
 }
 
-// newOutgoing returns an outgoing. It kicks when pods lose or get the right to send.
-func newOutgoing(log *slog.Logger, s settings, lacks *kernel.Monitor, links func() []lb.Interface,
-	kick func()) *outgoing {
-	return &outgoing{
+// NewOutgoing returns an Outgoing. It kicks when pods lose or get the right to send.
+func NewOutgoing(log *slog.Logger, s Settings, lacks *kernel.Monitor, links func() []lb.Interface,
+	kick func()) *Outgoing {
+	return &Outgoing{
 		Translator: egress.New(egress.Config{Log: log, Links: links, Changed: kick}),
-		off:        egressOff(s),
+		off:        s.EgressOff(),
 		bypassed:   s.Options.OtherDataPath,
 		kernel:     lacks,
-		exceptions: s.egressExceptions,
+		exceptions: s.EgressExceptions,
 	}
 }
 
-// egressOff returns why a speaker with these settings translates no outgoing connections; "" if it does.
-func egressOff(s settings) string {
+// EgressOff returns why a speaker with these settings translates no outgoing connections; "" if it does.
+func (s Settings) EgressOff() string {
 	switch {
 	case s.Options.OtherDataPath:
 		return "dataPath is Other: another program than kube-proxy delivers packets"
-	case !s.relay:
+	case !s.Relay:
 		return "speaker.relay is false: nodes may not pass on packets with foreign sources"
 	case !s.Options.Filters():
 		return "speaker.filter.enabled is false"
@@ -59,7 +59,7 @@ const sliceTime = 4 * time.Minute
 
 // lacks returns why no pod of this node may send from an address, for each family in which none may. isBehind reports
 // whether other nodes hear the API server and this node does not, for age.
-func (o *outgoing) lacks(isFiltered, isBehind bool, age time.Duration) map[lb.Family]string {
+func (o *Outgoing) lacks(isFiltered, isBehind bool, age time.Duration) map[lb.Family]string {
 	out := map[lb.Family]string{}
 	for f, feature := range map[lb.Family]kernel.Feature{lb.IPv4: kernel.EgressIPv4, lb.IPv6: kernel.EgressIPv6} {
 		switch {
@@ -88,7 +88,7 @@ func waysOf(links []lb.Interface) map[string][]lb.Way {
 }
 
 // set makes the kernel translate what the plan wants.
-func (o *outgoing) set(e lb.Egress, s lb.State, speakers map[lb.MAC]bool) error {
+func (o *Outgoing) set(e lb.Egress, s lb.State, speakers map[lb.MAC]bool) error {
 	o.sources = e.Sources
 	if o.bypassed {
 		return o.Remove()
@@ -122,7 +122,7 @@ func addressesOf(s lb.State) (out []netip.Addr) {
 
 // problems returns sentences about pods of this node that may not send, and about addresses without free ports. It
 // leaves out families in which a Service has no address, as closings does.
-func (o *outgoing) problems() (out []string) {
+func (o *Outgoing) problems() (out []string) {
 	faults := o.Faults()
 	closed, first := 0, ""
 	for _, s := range o.sources {
@@ -148,7 +148,7 @@ func (o *outgoing) problems() (out []string) {
 }
 
 // closings returns the Services of whose pods this node rejects connections, ordered by Service.
-func (o *outgoing) closings() []lb.EgressClosing {
+func (o *Outgoing) closings() []lb.EgressClosing {
 	return closings(o.sources, o.Faults(), o.Exhausted())
 }
 

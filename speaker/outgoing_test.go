@@ -52,7 +52,7 @@ func TestClosings(t *testing.T) {
 	}
 
 	log := slog.New(slog.DiscardHandler)
-	o := newOutgoing(log, settings{}, kernel.New(log, nil, func() {}), noLinks, func() {})
+	o := NewOutgoing(log, Settings{}, kernel.New(log, nil, func() {}), noLinks, func() {})
 	if got := o.closings(); got != nil {
 		t.Errorf("before the first plan: %v", got)
 	}

@@ -39,24 +39,16 @@ const (
 	contestAge = 3 * inquiryInterval
 )
 
-// owners asks other speakers which addresses they own, and answers their questions, with the key of the membership.
+// Inquirer asks other speakers which addresses they own, and answers their questions, with the key of the membership.
 // ARP and NDP cannot tell: on private VLANs, and where a switch filters, no speaker receives them from another one.
 // Another node may also own an address by a newer spec, where this one does not hear the API server.
 //
 // Where speakers do receive each other's claims, the link itself is the faster and surer way: this node may be held
 // down because of the network of the membership, by which it would ask. See contest.
-type owners struct {
-	node   string
-	log    *slog.Logger
-	layer2 addressHolder
-	wire   contestAsker
-	peers  ownerPeers
+type Inquirer struct {
+	config InquirerConfig
 	// loop runs turn after each plan, and in intervals.
 	loop *daemon.Loop
-	// plan returns the last plan, and kick makes a new one. age returns how long ago the API server was heard.
-	plan func() plan.Plan
-	age  func() time.Duration
-	kick func()
 	// heldDown reports whether this node is held down or at fault by its last State.
 	heldDown atomic.Bool
 
@@ -71,27 +63,64 @@ type owners struct {
 	newer map[netip.Addr]newerOwner
 }
 
-// addressHolder is the part of layer2.Responder that owners uses.
-type addressHolder interface {
+// InquirerConfig configures an Inquirer.
+type InquirerConfig struct {
+	Node   string
+	Log    *slog.Logger
+	Layer2 Holder
+	Wire   Wire
+	Peers  Peers
+	// Plan returns the last plan, and Changed makes a new one. Age returns how long ago the API server was heard.
+	Plan    func() plan.Plan
+	Age     func() time.Duration
+	Changed func()
+}
+
+// Holder is the part of layer2.Responder that an Inquirer uses.
+type Holder interface {
 	HandingOver() []netip.Addr
 	Offered() []netip.Addr
 	Owns(addrs []netip.Addr, leaves bool) []bool
 	EndHandovers(addrs []netip.Addr)
 }
 
-// contestAsker is the part of layer2.Responder that contests use.
-type contestAsker interface {
+// Wire is the part of layer2.Responder that contests use.
+type Wire interface {
 	Claims() []lb.Question
 	Ask(ctx context.Context, questions []lb.Question, within time.Duration) []int
 }
 
-// ownerPeers is the part of the membership that owners uses.
-type ownerPeers interface {
-	// ask asks a member: see members.Ask.
-	ask(member string, addrs []netip.Addr, leaves bool)
-	// alive returns the metadata of the members that are alive, this one included.
-	alive() map[string]lb.Member
+// Peers is the part of the membership that an Inquirer uses.
+type Peers interface {
+	// Ask asks a member: see members.Ask.
+	Ask(member string, addrs []netip.Addr, leaves bool)
+	// Alive returns the metadata of the members that are alive, this one included.
+	Alive() map[string]lb.Member
 }
+
+// NewInquirer returns an Inquirer that Run starts.
+func NewInquirer(c InquirerConfig) *Inquirer {
+	o := &Inquirer{config: c, newer: map[netip.Addr]newerOwner{}}
+	o.loop = daemon.NewLoop(daemon.LoopConfig{
+		Name:        "owners",
+		Log:         c.Log,
+		Sync:        o.turn,
+		MinInterval: askInterval,
+	})
+	return o
+}
+
+// Run asks until ctx ends.
+func (o *Inquirer) Run(ctx context.Context) error { return o.loop.Run(ctx) }
+
+// Kick makes a turn, as after a plan or another speaker's claim. It never blocks.
+func (o *Inquirer) Kick() { o.loop.Kick() }
+
+// SetHeldDown sets whether this node is held down or at fault by its last State.
+func (o *Inquirer) SetHeldDown(isHeldDown bool) { o.heldDown.Store(isHeldDown) }
+
+// API returns what this node reports of its connection to the API server.
+func (o *Inquirer) API() lb.API { return o.contact.API() }
 
 // newerOwner is another node that has an address of this one, and heard the API server later or won the contest.
 type newerOwner struct {
@@ -106,7 +135,7 @@ type newerOwner struct {
 func (n newerOwner) isContest() bool { return n.contest.Contest }
 
 // turn asks what is due, and returns when to ask again.
-func (o *owners) turn(ctx context.Context) (again time.Duration, err error) {
+func (o *Inquirer) turn(ctx context.Context) (again time.Duration, err error) {
 	o.turns++
 	again = inquiryInterval
 	isHandingOver := o.askNewOwners()
@@ -124,10 +153,10 @@ func (o *owners) turn(ctx context.Context) (again time.Duration, err error) {
 }
 
 // inquire asks other nodes whether they own what this node announces, if this node may have an old spec.
-func (o *owners) inquire(at time.Time) {
-	all, age := o.peers.alive(), o.age()
-	if o.contact.update(at, age, o.node, all) {
-		o.kick()
+func (o *Inquirer) inquire(at time.Time) {
+	all, age := o.config.Peers.Alive(), o.config.Age()
+	if o.contact.update(at, age, o.config.Node, all) {
+		o.config.Changed()
 	}
 
 	own, others := o.contested(age)
@@ -136,17 +165,17 @@ func (o *owners) inquire(at time.Time) {
 	}
 	for name, m := range all {
 		isCandidate := m.API == lb.APIHeard || others[name]
-		if name != o.node && isCandidate {
-			o.peers.ask(name, share(own, o.inquiries, maxAsked), false)
+		if name != o.config.Node && isCandidate {
+			o.config.Peers.Ask(name, share(own, o.inquiries, maxAsked), false)
 		}
 	}
 }
 
 // askNewOwners asks the new owner of each address that is handed over whether it has it. It reports whether there are
 // such addresses.
-func (o *owners) askNewOwners() bool {
-	handing := o.layer2.HandingOver()
-	planned := o.plan().Owners
+func (o *Inquirer) askNewOwners() bool {
+	handing := o.config.Layer2.HandingOver()
+	planned := o.config.Plan().Owners
 
 	byOwner := map[string][]netip.Addr{}
 	for _, a := range handing {
@@ -154,7 +183,7 @@ func (o *owners) askNewOwners() bool {
 		byOwner[owner] = append(byOwner[owner], a)
 	}
 	for owner, addrs := range byOwner {
-		o.peers.ask(owner, share(addrs, o.turns, maxAsked), true)
+		o.config.Peers.Ask(owner, share(addrs, o.turns, maxAsked), true)
 	}
 	return len(handing) > 0
 }
@@ -171,19 +200,19 @@ func share[T any](all []T, turn, limit int) []T {
 
 // contested returns the addresses of this node that other nodes may own, by a newer spec or because this node offered
 // them. Others are the nodes that answered that they do.
-func (o *owners) contested(age time.Duration) (own []netip.Addr, others map[string]bool) {
+func (o *Inquirer) contested(age time.Duration) (own []netip.Addr, others map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if age <= awayTime && len(o.newer) == 0 && len(o.layer2.Offered()) == 0 {
+	if age <= awayTime && len(o.newer) == 0 && len(o.config.Layer2.Offered()) == 0 {
 		return nil, nil
 	}
 
-	own = slices.Collect(o.plan().Announcements.Keys())
+	own = slices.Collect(o.config.Plan().Announcements.Keys())
 	others = map[string]bool{}
 	for a, by := range o.newer {
 		if time.Since(by.answeredAt) > newerTime {
 			delete(o.newer, a)
-			o.kick()
+			o.config.Changed()
 		}
 		own = append(own, a)
 		others[by.node] = true
@@ -191,8 +220,8 @@ func (o *owners) contested(age time.Duration) (own []netip.Addr, others map[stri
 	return own, others
 }
 
-// newerOwners returns the nodes that have addresses of this one by a newer spec.
-func (o *owners) newerOwners() map[netip.Addr]string {
+// Newer returns the nodes that have addresses of this one by a newer spec.
+func (o *Inquirer) Newer() map[netip.Addr]string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := make(map[netip.Addr]string, len(o.newer))
@@ -203,29 +232,29 @@ func (o *owners) newerOwners() map[netip.Addr]string {
 }
 
 // Owns implements members.Owner.
-func (o *owners) Owns(addrs []netip.Addr, leaves bool) ([]bool, time.Duration) {
-	return o.layer2.Owns(addrs, leaves), o.age()
+func (o *Inquirer) Owns(addrs []netip.Addr, leaves bool) ([]bool, time.Duration) {
+	return o.config.Layer2.Owns(addrs, leaves), o.config.Age()
 }
 
 // Answered implements members.Owner.
-func (o *owners) Answered(a members.Answer) {
+func (o *Inquirer) Answered(a members.Answer) {
 	var owned []netip.Addr
 	for i, owns := range a.Owns {
 		if owns {
 			owned = append(owned, a.Addresses[i])
 		}
 	}
-	o.layer2.EndHandovers(owned)
+	o.config.Layer2.EndHandovers(owned)
 	if !a.Leaves && o.compare(a) {
-		o.kick()
+		o.config.Changed()
 	}
 }
 
 // compare adds the addresses of this node that another one has which heard the API server clearly later. It removes
 // those that the other node does not have any more, or of which this node heard later. It reports whether anything
 // changed.
-func (o *owners) compare(a members.Answer) (changed bool) {
-	own, at := o.age(), time.Now()
+func (o *Inquirer) compare(a members.Answer) (changed bool) {
+	own, at := o.config.Age(), time.Now()
 	var yielded []netip.Addr
 
 	o.mu.Lock()
@@ -251,7 +280,7 @@ func (o *owners) compare(a members.Answer) (changed bool) {
 		return changed
 	}
 
-	o.log.Warn("addresses handed over to a node that heard the API server later",
+	o.config.Log.Warn("addresses handed over to a node that heard the API server later",
 		"to", a.From, "addresses", len(yielded), "first", yielded[0],
 		"heardBefore", own.Round(time.Second), "thereBefore", a.Age.Round(time.Second))
 	return true

@@ -46,11 +46,11 @@ type fakePeers struct {
 	members func() map[string]lb.Member
 }
 
-func (f fakePeers) ask(member string, addrs []netip.Addr, leaves bool) {
+func (f fakePeers) Ask(member string, addrs []netip.Addr, leaves bool) {
 	f.onAsk(member, addrs, leaves)
 }
 
-func (f fakePeers) alive() map[string]lb.Member { return f.members() }
+func (f fakePeers) Alive() map[string]lb.Member { return f.members() }
 
 // addressNumber returns one of many addresses.
 func addressNumber(n int) netip.Addr {
@@ -69,12 +69,12 @@ func TestLeavesToOwner(t *testing.T) {
 	}
 	to[addressNumber(0)] = "c"
 	asked := map[string][]netip.Addr{}
-	o := &owners{
-		layer2: from,
-		plan:   func() plan.Plan { return plan.Plan{Owners: lb.MapOf(to)} },
-		age:    func() time.Duration { return 0 },
-	}
-	o.peers = fakePeers{onAsk: func(member string, addrs []netip.Addr, leaves bool) {
+	o := NewInquirer(InquirerConfig{
+		Layer2: from,
+		Plan:   func() plan.Plan { return plan.Plan{Owners: lb.MapOf(to)} },
+		Age:    func() time.Duration { return 0 },
+	})
+	o.config.Peers = fakePeers{onAsk: func(member string, addrs []netip.Addr, leaves bool) {
 		if len(addrs) > maxAsked || !leaves {
 			t.Errorf("%s is asked about %d addresses, leaves: %v", member, len(addrs), leaves)
 		}
@@ -109,10 +109,10 @@ func TestOfferedToAll(t *testing.T) {
 		Announcements: lb.MapOf(map[netip.Addr]*lb.Announcement{a: {Address: a}, b: {Address: b}}),
 		Owners:        lb.MapOf(map[netip.Addr]string{a: "w1", b: "w1"}),
 	}
-	o := &owners{
-		node: "w1", layer2: from, plan: func() plan.Plan { return announced }, age: func() time.Duration { return 0 },
-		kick: func() {}, wire: &countingWire{},
-	}
+	o := NewInquirer(InquirerConfig{
+		Node: "w1", Layer2: from, Plan: func() plan.Plan { return announced }, Age: func() time.Duration { return 0 },
+		Changed: func() {}, Wire: &countingWire{},
+	})
 	all := func() map[string]lb.Member {
 		return map[string]lb.Member{"w1": {API: lb.APIHeard}, "w2": {API: lb.APIHeard}, "w3": {API: lb.APIHeard}}
 	}
@@ -121,7 +121,7 @@ func TestOfferedToAll(t *testing.T) {
 		asked = append(asked, member)
 		o.Answered(members.Answer{From: member, Addresses: addrs, Leaves: leaves, Owns: []bool{member == "w3", false}})
 	}
-	o.peers = fakePeers{ask, all}
+	o.config.Peers = fakePeers{ask, all}
 	_, _ = o.turn(t.Context())
 	slices.Sort(asked)
 	if !slices.Equal(asked, []string{"w2", "w3"}) || !slices.Equal(from.offered, []netip.Addr{b}) || len(o.newer) > 0 {
@@ -149,7 +149,7 @@ type sim struct {
 }
 
 type simNode struct {
-	*owners
+	*Inquirer
 	fakeResponder
 	*simWire
 	older bool
@@ -192,13 +192,13 @@ func newSim(t *testing.T, names ...string) *sim {
 	for _, name := range names {
 		n := &simNode{stale: true}
 		n.simWire = &simWire{sim: s, node: n, claims: map[lb.Question]time.Time{}}
-		n.owners = &owners{
-			node: name, log: slog.New(slog.DiscardHandler), layer2: &n.fakeResponder, newer: map[netip.Addr]newerOwner{},
-			wire: n.simWire, peers: fakePeers{
+		n.Inquirer = NewInquirer(InquirerConfig{
+			Node: name, Log: slog.New(slog.DiscardHandler), Layer2: &n.fakeResponder, Wire: n.simWire,
+			Peers: fakePeers{
 				func(member string, addrs []netip.Addr, leaves bool) { s.ask(name, member, addrs, leaves) }, s.metadata,
 			},
-			plan: func() plan.Plan { return n.last }, age: n.heard, kick: func() { n.stale = true },
-		}
+			Plan: func() plan.Plan { return n.last }, Age: n.heard, Changed: func() { n.stale = true },
+		})
 		s.nodes[name] = n
 	}
 	s.change(func(*lb.State) {})
@@ -228,7 +228,7 @@ func (s *sim) metadata() map[string]lb.Member {
 
 func (s *sim) ask(from, member string, addrs []netip.Addr, leaves bool) {
 	if n := s.nodes[member]; !n.older && !s.deaf {
-		owns, age := n.owners.Owns(addrs, leaves)
+		owns, age := n.Inquirer.Owns(addrs, leaves)
 		s.nodes[from].Answered(members.Answer{From: member, Addresses: addrs, Leaves: leaves, Owns: owns, Age: age})
 	}
 }
@@ -288,7 +288,7 @@ func (s *sim) plan(name string, n *simNode) {
 		n.view(&state)
 	}
 	n.heldDown.Store(state.HeldDown[name])
-	state.Here.Newer = n.newerOwners()
+	state.Here.Newer = n.Newer()
 	state.Here.Previous = &lb.Previous{Owners: n.last.Owners}
 	n.last = plan.ForNode(name, state)
 	before := n.owns

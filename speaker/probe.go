@@ -40,10 +40,10 @@ type knock struct {
 	mac  lb.MAC
 }
 
-// probes serves POST /debug/probe?service=NAMESPACE/NAME. The answer says which machines answer for the Service's
+// Probes serves POST /debug/probe?service=NAMESPACE/NAME. The answer says which machines answer for the Service's
 // addresses on this node's links, and what its TCP ports answer there. Every user with the right to forward ports to
 // the pod may ask. So it asks only about frontends of this node's plan, and about one Service a second.
-func (w *syncer) probes() http.HandlerFunc {
+func (w *Loop) Probes() http.HandlerFunc {
 	turns := rate.NewLimiter(rate.Every(probeInterval), 1)
 	return func(out http.ResponseWriter, r *http.Request) {
 		if !turns.Allow() {
@@ -66,7 +66,7 @@ func (w *syncer) probes() http.HandlerFunc {
 
 // askOwners asks for the addresses of a Service on the links of their subnets. It returns the ports to ask, at the
 // machines that answered.
-func (w *syncer) askOwners(ctx context.Context, service string) (step probed, knocks []knock) {
+func (w *Loop) askOwners(ctx context.Context, service string) (step probed, knocks []knock) {
 	step = probed{Step: "wire at " + w.node, Verdict: "ok"}
 	var asked netip.Addr
 	var owners []knock
@@ -90,14 +90,14 @@ func (w *syncer) askOwners(ctx context.Context, service string) (step probed, kn
 }
 
 // askOwner adds to a step which machines answer for an address, and returns them.
-func (w *syncer) askOwner(ctx context.Context, address netip.Addr, step *probed) (owners []knock) {
-	for _, l := range w.links.Links() {
+func (w *Loop) askOwner(ctx context.Context, address netip.Addr, step *probed) (owners []knock) {
+	for _, l := range w.sources.Links.Links() {
 		if !l.CanAnnounce() ||
 			!slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(address) }) {
 			continue
 		}
-		macs, err := w.layer2.WhoHas(ctx, l, address, wireTime)
-		text, good := named(macs, w.membership.speakers())
+		macs, err := w.sinks.Layer2.WhoHas(ctx, l, address, wireTime)
+		text, good := named(macs, w.sources.Membership.Speakers())
 		if err != nil {
 			text, good = "no known machine: "+err.Error(), false
 		}
@@ -114,8 +114,8 @@ func (w *syncer) askOwner(ctx context.Context, address netip.Addr, step *probed)
 }
 
 // ownersRemedy returns what to do about the wrong machines that answer for an address.
-func (w *syncer) ownersRemedy(address netip.Addr, macs map[lb.MAC]bool) string {
-	nodes := w.membership.speakers()
+func (w *Loop) ownersRemedy(address netip.Addr, macs map[lb.MAC]bool) string {
+	nodes := w.sources.Membership.Speakers()
 	for mac := range macs {
 		if nodes[mac] == "" {
 			return lb.AddressConflict.Remedy()
@@ -152,13 +152,13 @@ func portRemedy(k knock, answer layer2.PortState, machine string) string {
 
 // askPorts asks ports, and adds their answers. Ports that are not open come first in the text. Source ranges may
 // exclude this node, which is no problem.
-func (w *syncer) askPorts(ctx context.Context, step *probed, knocks []knock) {
+func (w *Loop) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	var group sync.WaitGroup
 	step.Details = make([]string, min(len(knocks), maxKnocks))
-	remedies, nodes := make([]string, len(step.Details)), w.membership.speakers()
+	remedies, nodes := make([]string, len(step.Details)), w.sources.Membership.Speakers()
 	for i, k := range knocks[:len(step.Details)] {
 		group.Go(func() {
-			answer, err := w.layer2.ProbePort(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
+			answer, err := w.sinks.Layer2.ProbePort(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
 			if err != nil {
 				answer = layer2.PortState("was not asked: " + err.Error())
 			}

@@ -25,7 +25,7 @@ import (
 )
 
 // probing is a speaker of node w1 that has the addresses of default/web, which a machine beside it has too.
-func probing(t *testing.T, mac *lb.MAC, addresses ...string) *syncer {
+func probing(t *testing.T, mac *lb.MAC, addresses ...string) *Loop {
 	t.Helper()
 	self, other := nstest.Self(t), nstest.New(t)
 	nstest.Veth(t, self, "eth0", other, "eth0")
@@ -37,10 +37,10 @@ func probing(t *testing.T, mac *lb.MAC, addresses ...string) *syncer {
 		must(t, err)
 		t.Cleanup(func() { listener.Close() })
 	})
-	w := newTestSyncer(noLinks)
-	w.links = link.New(slog.New(slog.DiscardHandler), func() {})
-	background(t, w.links.Run)
-	nstest.Until(t, 5*time.Second, "links", w.links.Synced)
+	w := newTestLoop(noLinks)
+	w.sources.Links = link.New(slog.New(slog.DiscardHandler), func() {})
+	background(t, w.sources.Links.Run)
+	nstest.Until(t, 5*time.Second, "links", w.sources.Links.Synced)
 	var p plan.Plan
 	var all []lb.Frontend
 	for _, a := range addresses {
@@ -55,9 +55,9 @@ func probing(t *testing.T, mac *lb.MAC, addresses ...string) *syncer {
 }
 
 // post asks a new page, so that the pace of another question does not concern it.
-func (w *syncer) post(service string) (int, string) {
+func (w *Loop) post(service string) (int, string) {
 	out := httptest.NewRecorder()
-	w.probes()(out, httptest.NewRequest(http.MethodPost, "/debug/probe?service="+service, nil))
+	w.Probes()(out, httptest.NewRequest(http.MethodPost, "/debug/probe?service="+service, nil))
 	return out.Code, out.Body.String()
 }
 
@@ -174,7 +174,7 @@ func TestProbeRefuses(t *testing.T) {
 		if code, body := w.post("default/web"); code != http.StatusOK || strings.Contains(body, "198.51.100.1") {
 			t.Errorf("%d %s", code, body)
 		}
-		page, start := w.probes(), time.Now()
+		page, start := w.Probes(), time.Now()
 		ask := func() int {
 			out := httptest.NewRecorder()
 			page(out, httptest.NewRequest(http.MethodPost, "/debug/probe", nil))
@@ -217,8 +217,8 @@ func comesBack(address netip.Addr) lb.State {
 func TestComesBack(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		self, address := nstest.Self(t), netip.MustParseAddr(relayedAddress)
-		w := newTestSyncer(oneLink(t, self))
-		go func() { _ = w.conntrack.Run(t.Context()) }()
+		w := newTestLoop(oneLink(t, self))
+		go func() { _ = w.sinks.Conntrack.Run(t.Context()) }()
 		endedConnection(t, self, address)
 		p, err := w.apply(inputs{}, comesBack(address), nil)
 		must(t, err)

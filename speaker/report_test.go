@@ -116,8 +116,8 @@ func TestAnnouncedHereIsBounded(t *testing.T) {
 // TestTablesInForce: the metric is what the kernel does.
 func TestTablesInForce(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		w := newTestSyncer(func() []lb.Interface { return nil })
-		w.hang = &hang{}
+		w := newTestLoop(func() []lb.Interface { return nil })
+		w.stops.hang = &hang{}
 		expect := func(when, filter, headstart, proxy string) {
 			t.Helper()
 			want := "# HELP holdfast_table_in_force 1 while the kernel table of this kind (filter, headstart or " +
@@ -131,15 +131,15 @@ func TestTablesInForce(t *testing.T) {
 		}
 		set := func() {
 			t.Helper()
-			must(t, w.filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}))
+			must(t, w.sinks.Filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}))
 		}
 		expect("before the first plan", "0", "0", "0")
-		w.headstart.Set(nil)
+		w.sinks.HeadStart.Set(nil)
 		expect("the head start only", "0", "1", "0")
 		set()
-		w.divert.Set(divert.Desired{})
+		w.sinks.Divert.Set(divert.Desired{})
 		expect("all", "1", "1", "1")
-		w.filter.on = false
+		w.sinks.Filter.on = false
 		set()
 		expect("the filter is off", "0", "1", "1")
 	})

@@ -9,8 +9,8 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
+	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
 // Bounds of --heartbeat-interval: a shorter interval mistakes the delay of a thread for a death, a longer one makes
@@ -32,15 +32,13 @@ var linkPrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,14}$`)
 // settings are the flags of the process.
 type settings struct {
 	daemon.Settings
-	Options                    config.Options
+	node                       Settings
 	nodeName                   string
 	membersPort, heartbeatPort uint
 	heartbeatInterval          time.Duration
 	realtime                   bool
 	kubeProxyLivez             string
-	podLinks, excludedLinks    []string
-	relay                      bool
-	egressExceptions           []netip.Prefix
+	excludedLinks              []string
 	announceRate               int
 	announceByRequest          bool
 }
@@ -51,10 +49,22 @@ const dataPathTime = 15 * time.Second
 
 // settleTime is how long the data path has after the first answer of a pod on another node.
 func (s *settings) settleTime() time.Duration {
-	if s.Options.OtherDataPath {
+	if s.node.Options.OtherDataPath {
 		return dataPathTime
 	}
 	return 0
+}
+
+// members returns the settings of the membership. Program is the heartbeat process.
+func (s *settings) members(program string) MembersConfig {
+	return MembersConfig{
+		Secret:        lb.Key{Namespace: s.Namespace, Name: s.MembersSecret},
+		Port:          uint16(s.membersPort),
+		HeartbeatPort: uint16(s.heartbeatPort),
+		Interval:      s.heartbeatInterval,
+		Ordinary:      !s.realtime,
+		Command:       []string{program},
+	}
 }
 
 // parse reads the flags. It returns an error with a sentence for a value that cannot work.
@@ -68,8 +78,8 @@ func (s *settings) parse(args []string) error {
 		return err
 	}
 
-	if s.Options.OtherDataPath {
-		s.kubeProxyLivez, s.relay = "", false
+	if s.node.Options.OtherDataPath {
+		s.kubeProxyLivez, s.node.Relay = "", false
 	}
 	return nil
 }
@@ -77,8 +87,8 @@ func (s *settings) parse(args []string) error {
 // define defines the flags.
 func (s *settings) define(f *flag.FlagSet) {
 	s.Define(f, "127.0.0.1:9218")
-	s.Options.Define(f)
-	s.Options.ForSpeaker = true
+	s.node.Options.Define(f)
+	s.node.Options.ForSpeaker = true
 	f.StringVar(
 		&s.nodeName,
 		"node-name",
@@ -90,7 +100,7 @@ func (s *settings) define(f *flag.FlagSet) {
 		"pod-link",
 		"`prefix` of the names of links that lead to pods of this node and nowhere else, beside those that network "+
 			"plugins use; may be repeated",
-		func(text string) error { return addPrefix(&s.podLinks, text) },
+		func(text string) error { return addPrefix(&s.node.PodLinks, text) },
 	)
 	f.Func(
 		"exclude-link",
@@ -99,7 +109,7 @@ func (s *settings) define(f *flag.FlagSet) {
 		func(text string) error { return addPrefix(&s.excludedLinks, text) },
 	)
 	f.BoolVar(
-		&s.relay,
+		&s.node.Relay,
 		"relay",
 		true,
 		"send packets of older TCP connections to the former owner of an address that moves here",
@@ -110,7 +120,7 @@ func (s *settings) define(f *flag.FlagSet) {
 			"nodes; may be repeated",
 		func(text string) error {
 			p, err := netip.ParsePrefix(text)
-			s.egressExceptions = append(s.egressExceptions, p.Masked())
+			s.node.EgressExceptions = append(s.node.EgressExceptions, p.Masked())
 			return err
 		},
 	)

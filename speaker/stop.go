@@ -23,10 +23,10 @@ const (
 	handoverInterval = 20 * time.Millisecond
 )
 
-// handOver waits for the order to stop. Then it waits until other nodes announce the addresses of this node, as far as
+// HandOver waits for the order to stop. Then it waits until other nodes announce the addresses of this node, as far as
 // any can, and until this node has withdrawn its routes; meanwhile the speaker works as before. If the node goes down,
-// the routers are told. handOver returns at once when whole ends.
-func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
+// the routers are told. HandOver returns at once when whole ends.
+func (w *Loop) HandOver(whole context.Context, stop <-chan struct{}) {
 	select {
 	case <-whole.Done():
 		return
@@ -35,7 +35,7 @@ func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 	if w.last.Load() == nil {
 		return // this node announces nothing yet, or has withdrawn everything
 	}
-	w.stopping.Store(true)
+	w.stops.stopping.Store(true)
 	w.loop.Hurry()
 	ctx, cancel := context.WithTimeout(whole, handoverTime)
 	defer cancel()
@@ -47,18 +47,18 @@ func (w *syncer) handOver(whole context.Context, stop <-chan struct{}) {
 	last := w.last.Load()
 	if last != nil && last.Goodbye != "" && whole.Err() == nil {
 		w.log.Info("BGP sessions are shut down", "reason", last.Goodbye)
-		w.bgp.Shutdown(last.Goodbye)
+		w.sinks.BGP.Shutdown(last.Goodbye)
 	}
 	w.log.Info("stopping", "handedOver", err == nil, "after", time.Since(start).Round(time.Millisecond))
 }
 
 // isHandedOver reports whether the other speakers know that this one stops, and have taken over its addresses, and
 // whether its routes are withdrawn.
-func (w *syncer) isHandedOver() bool {
-	isKnown := w.saidGoodbye.Load() || w.hung.Load()
+func (w *Loop) isHandedOver() bool {
+	isKnown := w.stops.saidGoodbye.Load() || w.stops.hung.Load()
 	return isKnown &&
-		len(w.layer2.Offered()) == 0 &&
-		len(w.layer2.HandingOver()) == 0 &&
+		len(w.sinks.Layer2.Offered()) == 0 &&
+		len(w.sinks.Layer2.HandingOver()) == 0 &&
 		w.last.Load().plan().Withdraws.IsZero()
 }
 
@@ -78,24 +78,35 @@ func goodbye(n lb.Node, p plan.Plan) string {
 // errMarkRemoved ends a process that has withdrawn everything and should announce again.
 var errMarkRemoved = errors.New("the uninstall mark was removed: only a new process announces again")
 
-// withdraw withdraws all announcements because of the uninstall mark. Then it removes the filter, and everything else
-// that Holdfast keeps on this node.
-func (w *syncer) withdraw() error {
-	if w.withdrawn.Load() {
+// AwaitRemoval returns an error when this process should end because the uninstall mark was removed, and nil when ctx
+// ends.
+func (w *Loop) AwaitRemoval(ctx context.Context) error {
+	select {
+	case <-w.stops.markRemoved:
+		return errMarkRemoved
+	case <-ctx.Done():
 		return nil
 	}
-	w.withdrawing = true
-	w.liveness.Set(liveness.Known{})
-	w.conntrack.Set(nil)
-	w.layer2.Set(layer2.Desired{})
-	w.bgp.Leave()
-	w.peering.Set(bgp.Desired{}, nil)
+}
+
+// withdraw withdraws all announcements because of the uninstall mark. Then it removes the filter, and everything else
+// that Holdfast keeps on this node.
+func (w *Loop) withdraw() error {
+	if w.stops.withdrawn.Load() {
+		return nil
+	}
+	w.stops.withdrawing = true
+	w.sources.Liveness.Set(liveness.Known{})
+	w.sinks.Conntrack.Set(nil)
+	w.sinks.Layer2.Set(layer2.Desired{})
+	w.sinks.BGP.Leave()
+	w.sinks.Peering.Set(bgp.Desired{}, nil)
 	err := errors.Join(
-		w.relays.Remove(),
-		w.outgoing.Remove(),
-		w.headstart.Remove(),
-		w.divert.Remove(),
-		w.filter.table.Remove(),
+		w.sinks.Relays.Remove(),
+		w.sinks.Outgoing.Remove(),
+		w.sinks.HeadStart.Remove(),
+		w.sinks.Divert.Remove(),
+		w.sinks.Filter.Table.Remove(),
 		kubeproxy.Forget(),
 		podnetwork.Forget(),
 	)
@@ -103,7 +114,7 @@ func (w *syncer) withdraw() error {
 		return err
 	}
 	w.last.Store(nil)
-	w.withdrawn.Store(true)
+	w.stops.withdrawn.Store(true)
 	w.log.Info("uninstalling: everything is withdrawn")
 	return nil
 }

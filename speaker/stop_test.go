@@ -60,15 +60,15 @@ func TestHandOverBGP(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newTestRouter(t)
-			w := newTestSyncer(noLinks)
+			w := newTestLoop(noLinks)
 			ctx, breakDown := context.WithCancel(t.Context())
 			defer breakDown()
 			var withdrawn atomic.Bool
 			w.loop = daemon.NewLoop(daemon.LoopConfig{Log: w.log, Sync: func(context.Context) (time.Duration, error) {
-				if !w.stopping.Load() {
+				if !w.stops.stopping.Load() {
 					return 0, nil
 				}
-				if !w.saidGoodbye.Swap(true) {
+				if !w.stops.saidGoodbye.Swap(true) {
 					if tt.breaks {
 						breakDown()
 					}
@@ -81,19 +81,19 @@ func TestHandOverBGP(t *testing.T) {
 			w.last.Store(&planned{Standing: report.Standing{Plan: plan.Plan{Withdraws: time.Unix(1, 0)}}, Goodbye: tt.goodbye})
 			go func() { _ = w.loop.Run(t.Context()) }()
 
-			stop := background(t, w.bgp.Run)
-			w.bgp.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{r.peer()}})
-			if !w.self(inputs{sessions: w.bgp.Sessions()}).Unfit.Has(sessionless) {
+			stop := background(t, w.sinks.BGP.Run)
+			w.sinks.BGP.Set(bgp.Desired{RouterID: netip.MustParseAddr("192.0.2.1"), Peers: []lb.Peer{r.peer()}})
+			if !w.self(inputs{sessions: w.sinks.BGP.Sessions()}).Unfit.Has(sessionless) {
 				t.Error("it says that it has a session")
 			}
 			nstest.Until(t, 20*time.Second, "the node says that it has a session for one family", func() bool {
 				return w.self(inputs{
-					sessions: w.bgp.Sessions(),
+					sessions: w.sinks.BGP.Sessions(),
 				}).Unfit&sessionless == sessionless&^lb.SessionlessOf(lb.FamilyOf(r.address.Addr()))
 			})
 			order := make(chan struct{})
 			close(order)
-			w.handOver(ctx, order)
+			w.HandOver(ctx, order)
 			if withdrawn.Load() == tt.breaks {
 				t.Errorf("all withdrawn: %t", withdrawn.Load())
 			}
@@ -203,11 +203,11 @@ func TestHandOver(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				log := slog.New(slog.DiscardHandler)
-				w := &syncer{log: log}
-				w.layer2 = layer2.New(layer2.Config{Log: log, Links: func() []lb.Interface { return nil }, Changed: func() {}})
+				w := &Loop{log: log}
+				w.sinks.Layer2 = layer2.New(layer2.Config{Log: log, Links: noLinks, Changed: func() {}})
 				w.loop = daemon.NewLoop(daemon.LoopConfig{Log: log, Sync: func(context.Context) (time.Duration, error) {
-					if w.stopping.Load() && tt.obeyed > 0 {
-						time.AfterFunc(tt.obeyed, func() { w.saidGoodbye.Store(true) })
+					if w.stops.stopping.Load() && tt.obeyed > 0 {
+						time.AfterFunc(tt.obeyed, func() { w.stops.saidGoodbye.Store(true) })
 					}
 					return 0, nil
 				}})
@@ -226,7 +226,7 @@ func TestHandOver(t *testing.T) {
 						time.AfterFunc(tt.ended, cancel)
 					}
 				})
-				w.handOver(ctx, stop)
+				w.HandOver(ctx, stop)
 				if took := time.Since(started); took < tt.want || took > tt.want+2*handoverInterval {
 					t.Errorf("took %v, want %v", took, tt.want)
 				}

@@ -29,17 +29,17 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/report"
 )
 
-// syncer is the loop "plan": one sync reads the State from all sources, plans, and gives the plan to all sinks. It
-// never waits for the API server, to which only report writes.
-type syncer struct {
+// Loop is the loop "plan" of one node: one sync reads the State from all sources, plans, and gives the plan to all
+// sinks. It never waits for the API server, to which only report writes.
+type Loop struct {
 	node    string
 	options config.Options
 	log     *slog.Logger
 	loop    *daemon.Loop
-	sources
-	sinks
-	objects
-	stops
+	sources Sources
+	sinks   Sinks
+	objects objects
+	stops   stops
 
 	localServices localServices
 	memberFacts   *memberFacts
@@ -51,35 +51,43 @@ type syncer struct {
 	last atomic.Pointer[planned]
 }
 
-// sources are what a run reads.
-type sources struct {
-	cluster    *k8s.Cluster
-	links      *link.Monitor
-	membership *membership
-	liveness   *liveness.Monitor
-	prober     *daemon.Loop
-	boot       *kubeproxy.Boot
-	podNetwork *podnetwork.Boot
-	endpoints  *kubeproxy.Endpoints
-	proxies    *divert.Asker
-	kernel     *kernel.Monitor
+// Config configures a Loop.
+type Config struct {
+	Node    string
+	Options config.Options
+	Log     *slog.Logger
+	Sources Sources
+	Sinks   Sinks
 }
 
-// sinks are what a run sets.
-type sinks struct {
-	filter *guard
-	relays *relays
-	divert *divert.Table
-	// outgoing translates the connections that pods open to the outside.
-	outgoing *outgoing
-	layer2   *layer2.Responder
-	owners   *owners
-	bgp      *bgp.Speaker
-	peering  *peering.Peering
-	// headstart serves the addresses of newcomers until kube-proxy does.
-	headstart *kubeproxy.HeadStart
-	conntrack *kubeproxy.Sweeper
-	report    *report.Reporter
+// Sources are what a run reads.
+type Sources struct {
+	Cluster    *k8s.Cluster
+	Links      *link.Monitor
+	Membership *Membership
+	Liveness   *liveness.Monitor
+	Boot       *kubeproxy.Boot
+	PodNetwork *podnetwork.Boot
+	Endpoints  *kubeproxy.Endpoints
+	Proxies    *divert.Asker
+	Kernel     *kernel.Monitor
+}
+
+// Sinks are what a run sets.
+type Sinks struct {
+	Filter *Filter
+	Relays *Relays
+	Divert *divert.Table
+	// Outgoing translates the connections that pods open to the outside.
+	Outgoing *Outgoing
+	Layer2   *layer2.Responder
+	Owners   *Inquirer
+	BGP      *bgp.Speaker
+	Peering  *peering.Peering
+	// HeadStart serves the addresses of newcomers until kube-proxy does.
+	HeadStart *kubeproxy.HeadStart
+	Conntrack *kubeproxy.Sweeper
+	Report    *report.Reporter
 }
 
 // objects are what the API server says.
@@ -104,6 +112,42 @@ type stops struct {
 	// hung reports whether a run hung, and no later plan has handed the addresses over yet.
 	hung atomic.Bool
 }
+
+// New returns a Loop that Run starts.
+func New(c Config) *Loop {
+	w := &Loop{
+		node:    c.Node,
+		options: c.Options,
+		log:     c.Log,
+		sources: c.Sources,
+		sinks:   c.Sinks,
+		stops:   stops{markRemoved: lb.NewSignal()},
+	}
+	w.loop = daemon.NewLoop(daemon.LoopConfig{
+		Name:        "plan",
+		Log:         c.Log,
+		Sync:        w.sync,
+		Burst:       c.Sources.Cluster.InBurst,
+		BurstFactor: planFactor,
+	})
+	w.stops.hang = newHang(w, w.loop)
+	return w
+}
+
+// Run plans until ctx ends. It returns an error if a run does not end then.
+func (w *Loop) Run(ctx context.Context) error { return w.stops.hang.Run(ctx) }
+
+// Kick makes a plan. It never blocks.
+func (w *Loop) Kick() { w.loop.Kick() }
+
+// Hurry makes a plan without the pause after the last one.
+func (w *Loop) Hurry() { w.loop.Hurry() }
+
+// Plan returns the last plan; an empty one before the first.
+func (w *Loop) Plan() plan.Plan { return w.last.Load().plan() }
+
+// Alive returns an error if the kubelet should start another process: see hang.
+func (w *Loop) Alive() error { return w.stops.hang.alive() }
 
 // planFactor is as daemon.LoopConfig.BurstFactor says: with 10,000 Services a burst is planned three to five times a
 // second.
@@ -131,23 +175,23 @@ type inputs struct {
 }
 
 // sync is one run. It only filters until the other speakers are known.
-func (w *syncer) sync(context.Context) (again time.Duration, err error) {
-	isSynced := w.cluster.Synced() &&
-		w.links.Synced() &&
-		w.kernel.Checked()
+func (w *Loop) sync(context.Context) (again time.Duration, err error) {
+	isSynced := w.sources.Cluster.Synced() &&
+		w.sources.Links.Synced() &&
+		w.sources.Kernel.Checked()
 	if !isSynced {
 		return 0, nil // each of them kicks when it has synced
 	}
-	if w.cluster.Uninstalling() {
+	if w.sources.Cluster.Uninstalling() {
 		return 0, w.withdraw()
 	}
 
-	if w.withdrawing {
-		w.markRemoved.Kick() // BGP, for example, does not start again in this process
+	if w.stops.withdrawing {
+		w.stops.markRemoved.Kick() // BGP, for example, does not start again in this process
 		return 0, nil
 	}
 
-	in := w.read(w.links.Links())
+	in := w.read(w.sources.Links.Links())
 	w.observe(in)
 	pods, areKnown := w.proxyPods(in.state.ProxyPods)
 	if !areKnown {
@@ -155,21 +199,21 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	}
 
 	in.state.ProxyPods = pods
-	if !w.membership.Ready() {
+	if !w.sources.Membership.Ready() {
 		return 0, w.filterOnly(in) // the membership kicks when it is
 	}
 
-	view := w.membership.view()
+	view := w.sources.Membership.view()
 	if view.Settled {
-		w.membership.send(w.self(in))
+		w.sources.Membership.send(w.self(in))
 	}
 
-	metadata := w.membership.metadata()
-	w.liveness.Set(liveness.Known{
+	metadata := w.sources.Membership.metadata()
+	w.sources.Liveness.Set(liveness.Known{
 		View:     view,
 		Members:  metadata,
 		Speakers: in.state.Speakers,
-		Address:  w.membership.address(),
+		Address:  w.sources.Membership.address(),
 		Services: in.state.Services,
 	})
 	if !view.Settled {
@@ -179,56 +223,56 @@ func (w *syncer) sync(context.Context) (again time.Duration, err error) {
 	again, err = w.run(in, view, metadata)
 	isWhole := !w.memory.IsLate()
 	if isWhole {
-		w.membership.confirm(view)
+		w.sources.Membership.confirm(view)
 	}
-	w.saidGoodbye.Store(in.stopping && isWhole)
+	w.stops.saidGoodbye.Store(in.stopping && isWhole)
 	return again, err
 }
 
 // read reads the links, and compiles the objects of the API server if they changed: the death of a node changes no
 // object, and its addresses must not wait. The controller reports the Problems of objects.
-func (w *syncer) read(links []lb.Interface) inputs {
-	version := w.cluster.Version()
-	if version != w.version {
-		w.compiled, _ = w.compiler.Compile(w.cluster.Objects(), w.options)
-		w.version = version
+func (w *Loop) read(links []lb.Interface) inputs {
+	version := w.sources.Cluster.Version()
+	if version != w.objects.version {
+		w.objects.compiled, _ = w.objects.compiler.Compile(w.sources.Cluster.Objects(), w.options)
+		w.objects.version = version
 	}
 
-	state := w.compiled
+	state := w.objects.compiled
 	state.Here.Addresses = link.Addresses(links)
-	state.Speakers = w.cluster.SpeakerAddresses()
+	state.Speakers = w.sources.Cluster.SpeakerAddresses()
 	state.Here.Newcomers = w.newcomers
 	return inputs{
 		links:    links,
 		state:    state,
-		sessions: w.bgp.Sessions(),
-		stopping: w.stopping.Load() || w.hung.Load(),
+		sessions: w.sinks.BGP.Sessions(),
+		stopping: w.stops.stopping.Load() || w.stops.hung.Load(),
 	}
 }
 
 // observe sets what the sources watch: no other step between the objects and the plan sets anything.
-func (w *syncer) observe(in inputs) {
-	w.links.SetSurroundings(surroundings(in.state, w.node))
+func (w *Loop) observe(in inputs) {
+	w.sources.Links.SetSurroundings(surroundings(in.state, w.node))
 	here, _ := w.splitProxies(in.state.ProxyPods)
-	w.proxies.Set(here)
-	w.endpoints.Set(w.healthPorts(in))
-	w.membership.observe(in.state.Speakers, func(own netip.Addr) []heartbeat.Link { return frameLinks(in, own) })
+	w.sources.Proxies.Set(here)
+	w.sources.Endpoints.Set(w.healthPorts(in))
+	w.sources.Membership.observe(in.state.Speakers, func(own netip.Addr) []heartbeat.Link { return frameLinks(in, own) })
 }
 
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
 // of an earlier run.
-func (w *syncer) filterOnly(in inputs) error {
+func (w *Loop) filterOnly(in inputs) error {
 	in.state.Now = time.Now()
 	p := plan.ForNode(w.node, in.state)
 	w.newcomers = p.Newcomers
 	node := in.state.Nodes[w.node]
-	return w.filter.set(p, w.relays.lasting(), node, in.links)
+	return w.sinks.Filter.set(p, w.sinks.Relays.lasting(), node, in.links)
 }
 
-// linksChanged makes a plan. It does so at once if a link is gone that the other speakers know: its addresses must not
+// LinksChanged makes a plan. It does so at once if a link is gone that the other speakers know: its addresses must not
 // wait for the pause in a burst.
-func (w *syncer) linksChanged(links []lb.Interface) {
-	present, sent := localMember(links, nil, nil), w.membership.sent.Load()
+func (w *Loop) LinksChanged(links []lb.Interface) {
+	present, sent := localMember(links, nil, nil), w.sources.Membership.sent.Load()
 	isGone := func(l lb.Link) bool {
 		return !slices.ContainsFunc(present.Links, func(p lb.Link) bool {
 			return p.Name == l.Name
@@ -242,24 +286,24 @@ func (w *syncer) linksChanged(links []lb.Interface) {
 }
 
 // run completes the State, plans by it, and gives the plan to all sinks. It returns when the next plan is due.
-func (w *syncer) run(
+func (w *Loop) run(
 	in inputs,
 	view detect.NodeSets,
 	metadata map[string]lb.Member,
 ) (again time.Duration, err error) {
-	live := w.liveness.State()
+	live := w.sources.Liveness.State()
 	w.memberFacts = newMemberFacts(metadata, w.memberFacts)
 	state := w.complete(in, view, live)
-	w.owners.heldDown.Store(state.HeldDown[w.node] || live.HearsBadly || live.GivenUp)
+	w.sinks.Owners.SetHeldDown(state.HeldDown[w.node] || live.HearsBadly || live.GivenUp)
 	p, err := w.apply(in, state, w.memberFacts.macs)
 	w.newcomers = p.Newcomers
-	w.liveness.SetOwners(p.Owners)
+	w.sources.Liveness.SetOwners(p.Owners)
 	done := &planned{
 		Standing: report.Standing{
 			Plan:     p,
 			Members:  state.Members,
 			Problems: append(w.problems(in.links), live.Problems...),
-			Closings: w.outgoing.closings(),
+			Closings: w.sinks.Outgoing.closings(),
 			Sessions: in.sessions,
 		},
 		Epoch:   view.Epoch,
@@ -267,7 +311,7 @@ func (w *syncer) run(
 	}
 	w.logChanges(w.last.Load(), done)
 	w.last.Store(done)
-	if in.stopping && w.hung.Swap(false) {
+	if in.stopping && w.stops.hung.Swap(false) {
 		w.loop.Kick()
 	}
 
@@ -275,7 +319,7 @@ func (w *syncer) run(
 		w.loop.Hurry() // the next run plans the rest
 	}
 
-	w.report.Set(done.Standing)
+	w.sinks.Report.Set(done.Standing)
 	again = live.Again
 	ends := lb.Sooner(lb.Sooner(p.RelaysEnd, p.Withdraws), p.Newcomers.Ends())
 	if !ends.IsZero() {
@@ -286,7 +330,7 @@ func (w *syncer) run(
 }
 
 // complete adds to the State what is known from all sources but the API server.
-func (w *syncer) complete(
+func (w *Loop) complete(
 	in inputs,
 	view detect.NodeSets,
 	live liveness.State,
@@ -297,7 +341,7 @@ func (w *syncer) complete(
 	s.HeldDown = live.HeldDown
 	s.SpeakerDown = live.SpeakerDown
 	s.Left = live.Left
-	s.Stopping = w.cluster.StoppingSpeakers()
+	s.Stopping = w.sources.Cluster.StoppingSpeakers()
 	w.memberFacts.apply(&s)
 	if in.stopping {
 		s.Stopping[w.node] = true
@@ -311,20 +355,20 @@ func (w *syncer) complete(
 	s.Here.CutOffFrom = live.CutOffFrom
 	s.Here.Partition = live.Partition
 	s.Here.Advertised = last.plan().Advertised
-	s.Here.Newer = w.owners.newerOwners()
+	s.Here.Newer = w.sinks.Owners.Newer()
 	if s.Here.CutOffFrom != nil {
 		s.Here.Announced = last.plan().Announcements
 	}
 
 	s.Here.Previous = last.previous(view.Epoch)
-	if s.Here.Previous == nil && w.relays.on {
-		s.Here.Inherited = w.relays.inherited()
+	if s.Here.Previous == nil && w.sinks.Relays.on {
+		s.Here.Inherited = w.sinks.Relays.inherited()
 	}
 
-	s.Here.Unfiltered = w.filter.failed()
-	s.Here.Refused = w.filter.refused()
-	isBehind := w.owners.contact.API() == lb.APIBehind
-	s.Here.EgressLacks = w.outgoing.lacks(!s.Here.Unfiltered, isBehind, w.cluster.APIAge())
+	s.Here.Unfiltered = w.sinks.Filter.failed()
+	s.Here.Refused = w.sinks.Filter.refused()
+	isBehind := w.sinks.Owners.API() == lb.APIBehind
+	s.Here.EgressLacks = w.sinks.Outgoing.lacks(!s.Here.Unfiltered, isBehind, w.sources.Cluster.APIAge())
 	s.Here.Ways = waysOf(in.links)
 	s.Here.Unserved = w.unserved()
 	return s
@@ -333,19 +377,19 @@ func (w *syncer) complete(
 // apply plans, and sets the sinks in this order: withdraw, filter, relay, serve new addresses, announce. The filter
 // comes before the announcements because kube-proxy may serve an address already, and a client may know the MAC of any
 // node. Packets that the filter accepts find the way to a proxy of this node at once.
-func (w *syncer) apply(
+func (w *Loop) apply(
 	in inputs,
 	state lb.State,
 	macs map[lb.MAC]bool,
 ) (plan.Plan, error) {
 	last := w.last.Load().plan()
 	p := w.memory.ForNode(w.node, state)
-	if !w.relays.on {
+	if !w.sinks.Relays.on {
 		p.Relays = lb.Map[netip.Addr, lb.Relay]{}
 		p.RelaysEnd = time.Time{}
 	}
 
-	w.conntrack.Relay(p.Relays, state.Now)
+	w.sinks.Conntrack.Relay(p.Relays, state.Now)
 	rest, isLess := last.Staying(p)
 	if isLess {
 		w.announce(in, rest, macs)
@@ -356,11 +400,11 @@ func (w *syncer) apply(
 		Proxies:    w.ownProxies(state.ProxyPods),
 		Diversions: p.Entering(last, false),
 	}
-	w.divert.Set(ways)
-	relayed := w.relays.relayed(p.Relays)
-	filterErr := w.filter.set(p, relayed, state.Nodes[w.node], in.links)
-	changed := w.filter.failed() != state.Here.Unfiltered ||
-		!w.filter.refused().Same(state.Here.Refused)
+	w.sinks.Divert.Set(ways)
+	relayed := w.sinks.Relays.relayed(p.Relays)
+	filterErr := w.sinks.Filter.set(p, relayed, state.Nodes[w.node], in.links)
+	changed := w.sinks.Filter.failed() != state.Here.Unfiltered ||
+		!w.sinks.Filter.refused().Same(state.Here.Refused)
 	if changed {
 		w.loop.Hurry() // the next run plans by that, and tells the others
 	}
@@ -369,77 +413,77 @@ func (w *syncer) apply(
 		p = p.Waiting(last)
 	}
 
-	relayErr := w.relays.set(relay.Desired{
+	relayErr := w.sinks.Relays.set(relay.Desired{
 		Relays:   p.Relays,
 		Expect:   p.Owners.Len() > 0,
 		Speakers: macs,
 	})
 	// The order lets a connection find a proxy or a head start at every moment.
 	ways.Diversions = p.Entering(last, true)
-	w.divert.Set(ways)
-	w.headstart.Set(w.starts(p.Newcomers.ByService()))
+	w.sinks.Divert.Set(ways)
+	w.sinks.HeadStart.Set(w.starts(p.Newcomers.ByService()))
 	ways.Diversions = p.Diversions
-	w.divert.Set(ways)
-	w.endpoints.Ask()
+	w.sinks.Divert.Set(ways)
+	w.sources.Endpoints.Ask()
 	w.announce(in, p, macs)
-	w.conntrack.Set(w.lostEndpoints(p.Lost))
+	w.sinks.Conntrack.Set(w.lostEndpoints(p.Lost))
 	return p, errors.Join(filterErr, relayErr, w.translate(state, macs))
 }
 
 // translate sets the tables of outgoing connections. They stay as an earlier process left them until the pods of this
 // node are known.
-func (w *syncer) translate(state lb.State, macs map[lb.MAC]bool) error {
+func (w *Loop) translate(state lb.State, macs map[lb.MAC]bool) error {
 	sends := slices.ContainsFunc(state.Services, (*lb.Service).Sends)
-	if sends && !w.cluster.EgressSynced() {
+	if sends && !w.sources.Cluster.EgressSynced() {
 		return nil
 	}
-	return w.outgoing.set(w.memory.Egress(), state, macs)
+	return w.sinks.Outgoing.set(w.memory.Egress(), state, macs)
 }
 
 // starts returns where connections to new addresses go. Without the filter only kube-proxy enforces source ranges, so
 // no address gets a head start.
-func (w *syncer) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
-	if !w.filter.inForce() {
+func (w *Loop) starts(fresh map[lb.Key][]netip.Addr) []lb.Start {
+	if !w.sinks.Filter.inForce() {
 		fresh = nil
 	}
-	return w.compiler.Starts(fresh, w.node)
+	return w.objects.compiler.Starts(fresh, w.node)
 }
 
 // announce sets the sinks that attract traffic. It sets none if this run was found to hang: other nodes take over then,
 // and the next plan decides which addresses this node has.
-func (w *syncer) announce(
+func (w *Loop) announce(
 	in inputs,
 	p plan.Plan,
 	macs map[lb.MAC]bool,
 ) {
-	if w.hung.Load() && !in.stopping {
+	if w.stops.hung.Load() && !in.stopping {
 		return
 	}
 
-	w.layer2.Set(layer2.Desired{
+	w.sinks.Layer2.Set(layer2.Desired{
 		Announcements: p.Announcements,
 		Yield:         p.Yield,
 		Speakers:      macs,
 		Owners:        p.Owners,
 	})
-	w.owners.loop.Kick()
+	w.sinks.Owners.Kick()
 
 	routes := bgp.Desired{
 		RouterID: p.RouterID,
 		Peers:    p.Peers,
 		Routes:   p.Routes,
 	}
-	own := w.compiled.Nodes[w.node]
-	w.peering.Set(routes, own.Addresses)
+	own := w.objects.compiled.Nodes[w.node]
+	w.sinks.Peering.Set(routes, own.Addresses)
 }
 
 // lostEndpoints returns the endpoints on lost nodes that cannot serve.
-func (w *syncer) lostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
+func (w *Loop) lostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 	if len(nodes) == 0 {
 		return nil
 	}
 
-	return w.compiler.LostEndpoints(nodes)
+	return w.objects.compiler.LostEndpoints(nodes)
 }
 
 // plan returns the plan of a run; an empty one before the first.
@@ -461,18 +505,18 @@ func (p *planned) previous(epoch uint64) *lb.Previous {
 	}
 }
 
-// ready returns nil if all informers have synced, the first plan is applied, and BGP sessions are up or not waited for.
-func (w *syncer) ready() error {
+// Ready returns nil if all informers have synced, the first plan is applied, and BGP sessions are up or not waited for.
+func (w *Loop) Ready() error {
 	switch {
-	case w.withdrawn.Load():
+	case w.stops.withdrawn.Load():
 		return errors.New("uninstalling: everything is withdrawn")
-	case !w.cluster.Synced():
+	case !w.sources.Cluster.Synced():
 		return errors.New("informers are not synced")
-	case !w.membership.Ready():
+	case !w.sources.Membership.Ready():
 		return errors.New("the membership has not started")
-	case w.last.Load() == nil, w.loop.Completed() == 0, !w.peering.Applied():
+	case w.last.Load() == nil, w.loop.Completed() == 0, !w.sinks.Peering.Applied():
 		return errors.New("the first plan is not applied")
 	}
 
-	return w.report.Ready(w.cluster.ReadyWithoutSessions(w.node))
+	return w.sinks.Report.Ready(w.sources.Cluster.ReadyWithoutSessions(w.node))
 }

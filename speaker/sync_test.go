@@ -24,17 +24,17 @@ func TestLinksChanged(t *testing.T) {
 	}{"gone": {nil, 2}, "another one": {[]lb.Interface{known, {Name: "dummy"}}, 1}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newTestSyncer(noLinks)
+				w := newTestLoop(noLinks)
 				w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, MinInterval: time.Hour,
 					Sync: func(context.Context) (time.Duration, error) { return 0, nil }})
 				m := localMember([]lb.Interface{known}, nil, nil)
 				if len(m.Links) != 1 {
 					t.Fatal("the link cannot announce")
 				}
-				w.membership.sent.Store(&m)
+				w.sources.Membership.sent.Store(&m)
 				background(t, w.loop.Run)
 				synctest.Wait()
-				w.linksChanged(tt.links)
+				w.LinksChanged(tt.links)
 				time.Sleep(time.Second)
 				if got := w.loop.Completed(); got != tt.runs {
 					t.Errorf("%d runs, want %d", got, tt.runs)

@@ -5,26 +5,32 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/divert"
-	"github.com/holdfast-lb/holdfast/internal/egress"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/filter"
-	"github.com/holdfast-lb/holdfast/internal/heartbeat"
 	"github.com/holdfast-lb/holdfast/internal/kernel"
-	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
-	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/relay"
 )
 
-// guard sets the packet filter of this node, or removes it if filtering is off.
-type guard struct {
-	table *filter.Table
+// Settings are the flags that sinks of a node follow.
+type Settings struct {
+	Options config.Options
+	// PodLinks are prefixes of the names of pods' links, in addition to the names that network plugins use.
+	PodLinks []string
+	// Relay reports whether this node relays older connections.
+	Relay bool
+	// EgressExceptions are destinations that pods reach from the addresses of their nodes.
+	EgressExceptions []netip.Prefix
+}
+
+// Filter sets the packet filter of this node, or removes it if filtering is off.
+type Filter struct {
+	Table *filter.Table
 	// on reports whether this node filters. Otherwise the table of an earlier run is removed.
 	on bool
 	// podLinks are prefixes of the names of pods' links, in addition to the names that network plugins use.
@@ -36,15 +42,15 @@ type guard struct {
 	named     map[string]int
 }
 
-// newGuard returns a guard. It kicks when the filter fails or recovers, and when the refused Services change.
-func newGuard(
+// NewFilter returns a Filter. It kicks when the filter fails or recovers, and when the refused Services change.
+func NewFilter(
 	log *slog.Logger,
-	s settings,
+	s Settings,
 	lacks *kernel.Monitor,
 	kick func(),
-) *guard {
-	g := &guard{
-		podLinks: s.podLinks,
+) *Filter {
+	g := &Filter{
+		podLinks: s.PodLinks,
 		kernel:   lacks,
 		on:       s.Options.Filters(),
 		named:    map[string]int{},
@@ -55,19 +61,19 @@ func newGuard(
 		}
 		kick()
 	}
-	g.table = filter.New(log, changed)
+	g.Table = filter.New(log, changed)
 	return g
 }
 
 // set makes the kernel enforce the plan's filter. Relayed is the field of filter.Desired.
-func (g *guard) set(
+func (g *Filter) set(
 	p plan.Plan,
 	relayed lb.Map[netip.Addr, struct{}],
 	node lb.Node,
 	links []lb.Interface,
 ) error {
 	if !g.on {
-		return g.table.Remove()
+		return g.Table.Remove()
 	}
 
 	own := node.Own(link.Addresses(links))
@@ -78,7 +84,7 @@ func (g *guard) set(
 		Addresses: own,
 		Relayed:   relayed,
 	}
-	err := g.table.Set(possible(d, g.kernel))
+	err := g.Table.Set(possible(d, g.kernel))
 	if err != nil {
 		return fmt.Errorf("set filter: %w", err)
 	}
@@ -96,7 +102,7 @@ func possible(d filter.Desired, k *kernel.Monitor) filter.Desired {
 }
 
 // announcing returns the names of the links to which announcements are restricted.
-func (g *guard) announcing(
+func (g *Filter) announcing(
 	announcements lb.Map[netip.Addr, *lb.Announcement],
 ) []string {
 	count := func(a *lb.Announcement, n int) {
@@ -122,27 +128,27 @@ func (g *guard) announcing(
 }
 
 // inForce reports whether the kernel enforces the last filter.
-func (g *guard) inForce() bool {
-	ok, _ := g.table.Enforced()
+func (g *Filter) inForce() bool {
+	ok, _ := g.Table.Enforced()
 	return ok && g.on
 }
 
 // failed reports whether the filter has not been in force for longer than a rebuild takes.
-func (g *guard) failed() bool {
-	return g.on && g.table.Failed()
+func (g *Filter) failed() bool {
+	return g.on && g.Table.Failed()
 }
 
 // refused returns the Services that the filter closes because of their source ranges.
-func (g *guard) refused() lb.Map[lb.Key, struct{}] {
+func (g *Filter) refused() lb.Map[lb.Key, struct{}] {
 	var refused []lb.Key
-	for service := range g.table.Refused() {
+	for service := range g.Table.Refused() {
 		refused = append(refused, service)
 	}
 	return lb.SetOf(refused...)
 }
 
 // why returns the reason why the filter is not in force.
-func (g *guard) why(node lb.Object) string {
+func (g *Filter) why(node lb.Object) string {
 	for _, l := range g.kernel.Missing() {
 		if l.Feature == kernel.PacketFilter {
 			return l.Problem(node).Message
@@ -151,8 +157,8 @@ func (g *guard) why(node lb.Object) string {
 	return "see the log of its speaker"
 }
 
-// relays sets the relays of this node, or removes them if relaying is off.
-type relays struct {
+// Relays sets the relays of this node, or removes them if relaying is off.
+type Relays struct {
 	*relay.Relayer
 	on bool
 	// list and ended are the inputs of the last call of relayed, and addresses is its result.
@@ -161,23 +167,23 @@ type relays struct {
 	addresses lb.Map[netip.Addr, struct{}]
 }
 
-// newRelays returns relays. It kicks when some of them end.
-func newRelays(
+// NewRelays returns Relays. It kicks when some of them end.
+func NewRelays(
 	log *slog.Logger,
-	s settings,
+	s Settings,
 	links func() []lb.Interface,
 	kick func(),
-) *relays {
+) *Relays {
 	relayer := relay.New(relay.Config{
 		Log:     log,
 		Links:   links,
 		Changed: kick,
 	})
-	return &relays{Relayer: relayer, on: s.relay}
+	return &Relays{Relayer: relayer, on: s.Relay}
 }
 
 // set makes the kernel relay the desired addresses.
-func (r *relays) set(d relay.Desired) error {
+func (r *Relays) set(d relay.Desired) error {
 	if !r.on {
 		return r.Remove()
 	}
@@ -187,7 +193,7 @@ func (r *relays) set(d relay.Desired) error {
 }
 
 // inherited returns the relays of an earlier run: relayed address to an address of the former owner.
-func (r *relays) inherited() map[netip.Addr]netip.Addr {
+func (r *Relays) inherited() map[netip.Addr]netip.Addr {
 	out := map[netip.Addr]netip.Addr{}
 	for a, inherited := range r.Inherited() {
 		out[a] = inherited.Via
@@ -196,7 +202,7 @@ func (r *relays) inherited() map[netip.Addr]netip.Addr {
 }
 
 // lasting returns the addresses that the kernel has relayed since an earlier run.
-func (r *relays) lasting() lb.Map[netip.Addr, struct{}] {
+func (r *Relays) lasting() lb.Map[netip.Addr, struct{}] {
 	var out []netip.Addr
 	for a, inherited := range r.Inherited() {
 		if r.on && !inherited.Ended {
@@ -207,7 +213,7 @@ func (r *relays) lasting() lb.Map[netip.Addr, struct{}] {
 }
 
 // relayed returns the addresses whose older connections this node relays to another node.
-func (r *relays) relayed(
+func (r *Relays) relayed(
 	list lb.Map[netip.Addr, lb.Relay],
 ) lb.Map[netip.Addr, struct{}] {
 	ended := r.Ended()
@@ -233,56 +239,4 @@ func (r *relays) relayed(
 	at := slices.Values(changed)
 	r.addresses = r.addresses.With(at, isRelayed)
 	return r.addresses
-}
-
-// switchable returns the state of a part for /debug/state, or "off" if the part is switched off.
-func switchable(on bool, state any) any {
-	if on {
-		return state
-	}
-	return "off"
-}
-
-// tries returns an attempt of every kernel feature that is in use.
-func tries(s settings) (out []kernel.Attempt) {
-	add := func(f kernel.Feature, isUsed bool, try func() error) {
-		if isUsed {
-			one := kernel.Attempt{Feature: f, Try: try}
-			out = append(out, one)
-		}
-	}
-	filters := func(e filter.Extras) func() error {
-		return func() error {
-			return filter.Try(e)
-		}
-	}
-	relays := func(f lb.Family) func() error {
-		return func() error {
-			return relay.Try(f)
-		}
-	}
-	sends := func(f lb.Family) func() error {
-		return func() error {
-			return egress.Try(f)
-		}
-	}
-	_, err := os.Stat("/proc/net/if_inet6")
-	hasIPv6 := err == nil // a kernel without it needs nothing for it
-	isFiltering := s.Options.Filters()
-	isSending := egressOff(s) == ""
-
-	add(kernel.PacketFilter, isFiltering, filters(filter.Extras{}))
-	add(kernel.ConnectionLimits, isFiltering, filters(filter.Extras{Limits: true}))
-	add(kernel.DropLogs, isFiltering, filters(filter.Extras{Log: true}))
-	add(kernel.InternalTraffic, isFiltering, filters(filter.Extras{Internal: true}))
-	add(kernel.PodRoutes, isFiltering, filters(filter.Extras{Routes: true}))
-	add(kernel.RelaysIPv4, s.relay, relays(lb.IPv4))
-	add(kernel.RelaysIPv6, s.relay && hasIPv6, relays(lb.IPv6))
-	add(kernel.EgressIPv4, isSending, sends(lb.IPv4))
-	add(kernel.EgressIPv6, isSending && hasIPv6, sends(lb.IPv6))
-	add(kernel.HeadStart, isFiltering, kubeproxy.TryHeadStart)
-	add(kernel.ProxyPaths, s.Options.Proxies(), divert.Try)
-	add(kernel.PacketSockets, true, layer2.Try)
-	add(kernel.RealTime, s.realtime, heartbeat.TryRealtime)
-	return out
 }

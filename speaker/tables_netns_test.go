@@ -55,7 +55,7 @@ func TestFilterOnlyRelayed(t *testing.T) {
 		self := nstest.Self(t)
 		links := oneLink(t, self)
 		earlierRun(t, links)
-		w := newTestSyncer(links)
+		w := newTestLoop(links)
 		w.atCluster(t, &rest.Config{Host: "http://192.0.2.3"})
 		must(t, w.filterOnly(w.read(links())))
 		if got := self.Output("nft", "list", "table", "inet", "holdfast"); !strings.Contains(got, relayedAddress) {
@@ -75,7 +75,7 @@ func TestOff(t *testing.T) {
 		if got := tables(); strings.Count(got, "holdfast") != 3 {
 			t.Fatalf("the earlier run left\n%s", got)
 		}
-		off, relays := newTestGuard(true), newRelays(slog.New(slog.DiscardHandler), settings{}, links, func() {})
+		off, relays := newTestGuard(true), NewRelays(slog.New(slog.DiscardHandler), Settings{}, links, func() {})
 		for range 2 {
 			must(t,
 				errors.Join(off.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, nil),
@@ -95,7 +95,7 @@ func TestRelayedEnds(t *testing.T) {
 			Log: slog.New(slog.DiscardHandler), Links: oneLink(t, nstest.Self(t)), Changed: func() { kicked <- struct{}{} },
 			IdleTime: time.Second,
 		})
-		r := &relays{Relayer: relayer, on: true}
+		r := &Relays{Relayer: relayer, on: true}
 		background(t, r.Run)
 		want := []netip.Addr{netip.MustParseAddr(relayedAddress)}
 		d := desiredRelay(time.Now())
@@ -178,7 +178,7 @@ func TestUnknownLinks(t *testing.T) {
 		}}
 		g := newTestGuard(false)
 		must(t, g.set(p, lb.SetOf[netip.Addr](), us, readLinks(t)))
-		defer func() { _ = g.table.Remove() }()
+		defer func() { _ = g.Table.Remove() }()
 		stranger := join("wg1", "10.99.0.1", "fd99::1")
 		calico := join("cali34", "10.244.2.1", "fd00:2::1")
 		later := join("veth56", "10.244.3.1", "fd00:3::1")

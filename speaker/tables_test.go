@@ -26,10 +26,10 @@ import (
 // sessionless is what a node has that has no BGP session.
 const sessionless = lb.SessionlessIPv4 | lb.SessionlessIPv6
 
-func newTestGuard(off bool) *guard {
-	s := settings{}
+func newTestGuard(off bool) *Filter {
+	s := Settings{}
 	s.Options.NoFilter = off
-	return newGuard(slog.New(slog.DiscardHandler), s, nil, func() {})
+	return NewFilter(slog.New(slog.DiscardHandler), s, nil, func() {})
 }
 
 // TestGuardRefused: a Service that the filter closes is named, and costs no other one the filter.
@@ -47,8 +47,8 @@ func TestGuardRefused(t *testing.T) {
 		}
 		p.Filter.Frontends = frontends(all...)
 		none := lb.SetOf[netip.Addr]()
-		w := newTestSyncer(noLinks)
-		g := w.filter
+		w := newTestLoop(noLinks)
+		g := w.sinks.Filter
 		if err := g.set(p, none, lb.Node{Name: "w1"}, nil); err != nil || !g.inForce() || g.failed() {
 			t.Fatalf("not in force: %v", err)
 		}
@@ -116,7 +116,7 @@ func missing(tries []kernel.Attempt) map[kernel.Feature]error {
 // TestTries: this kernel has every feature, and a process without capabilities is refused each of them.
 func TestTries(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		all := tries(settings{realtime: true, relay: true})
+		all := tries(settings{realtime: true, node: Settings{Relay: true}})
 		if len(all) != 12 {
 			t.Errorf("%d features are tried, want all of them", len(all))
 		}
@@ -133,8 +133,8 @@ func TestTries(t *testing.T) {
 				}
 			}
 		})
-		few := settings{relay: true}
-		few.Options.NoFilter = true
+		few := settings{node: Settings{Relay: true}}
+		few.node.Options.NoFilter = true
 		if got := len(tries(few)); got != 3 {
 			t.Errorf("without a filter and real-time priority %d features are tried", got)
 		}
@@ -166,12 +166,12 @@ func TestSelf(t *testing.T) {
 		}))
 		defer proxy.Close()
 		kicked := make(chan struct{}, 1)
-		w := newTestSyncer(noLinks) // nothing is ever set
-		w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: proxy.Listener.Addr().String(), Kick: func() {
+		w := newTestLoop(noLinks) // nothing is ever set
+		w.sources.Boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: proxy.Listener.Addr().String(), Kick: func() {
 			kicked <- struct{}{}
 		}})
-		w.kernel = without(t, kernel.PacketFilter, kernel.RelaysIPv6)
-		w.podNetwork = podnetwork.New(podnetwork.Config{
+		w.sources.Kernel = without(t, kernel.PacketFilter, kernel.RelaysIPv6)
+		w.sources.PodNetwork = podnetwork.New(podnetwork.Config{
 			Log:    w.log,
 			Remote: func() []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort("10.244.1.5:80")} },
 			Kick:   func() { kicked <- struct{}{} },
@@ -188,8 +188,8 @@ func TestSelf(t *testing.T) {
 				t.Errorf("%s: -want +got\n%s", when, diff)
 			}
 		}
-		background(t, w.boot.Run)
-		<-w.boot.Looked()
+		background(t, w.sources.Boot.Run)
+		<-w.sources.Boot.Looked()
 		if got := w.self(inputs{stopping: true}); got.Unfit != lb.Booting|sessionless || !got.Stopping {
 			t.Errorf("at first the metadata is %+v", got)
 		}
@@ -199,13 +199,13 @@ func TestSelf(t *testing.T) {
 		if got := w.problems(nil)[0].Message; !strings.HasSuffix(got, "see the log of its speaker") {
 			t.Error(got)
 		}
-		w.filter.kernel = w.kernel
+		w.sinks.Filter.kernel = w.sources.Kernel
 		if got := w.problems(nil)[0].Message; !strings.Contains(got, "it needs") {
 			t.Error(got)
 		}
 		expect("out of force", reasons(lb.Interface{Name: "eth0", Programs: []string{"XDP"}}), lb.FilterNotInForce,
 			lb.FilterNotEnforceable, lb.KubeProxyNotReady, lb.KernelFeatureMissing, lb.KernelFeatureMissing)
-		w.filter = newTestGuard(true)
+		w.sinks.Filter = newTestGuard(true)
 		expect("turned off", reasons(lb.Interface{Name: "cilium_host"}), lb.KubeProxyNotReady, lb.KernelFeatureMissing,
 			lb.KernelFeatureMissing)
 		node.Output("nft", "add table ip kube-proxy; add table ip6 kube-proxy")
@@ -214,7 +214,7 @@ func TestSelf(t *testing.T) {
 			t.Errorf("when kube-proxy has served the metadata is %+v", got)
 		}
 		expect("when kube-proxy has served", reasons(), lb.KernelFeatureMissing, lb.KernelFeatureMissing)
-		background(t, w.podNetwork.Run)
+		background(t, w.sources.PodNetwork.Run)
 		<-kicked
 		if got := w.self(inputs{}); got.Unfit != sessionless|lb.PodsUnreached {
 			t.Errorf("without an answer of a pod the metadata is %+v", got)
@@ -247,12 +247,14 @@ func TestOtherDataPath(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "holdfast-system")
 	var s settings
 	must(t, s.parse([]string{"--node-name=w1", "--data-path=Other"}))
-	w := newTestSyncer(noLinks)
-	w.options, w.filter, w.relays = s.Options, newGuard(w.log, s, nil, func() {}), newRelays(w.log, s, noLinks, func() {})
-	w.boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: s.kubeProxyLivez})
-	if w.filter.on || w.relays.on || !w.boot.Served() || len(tries(s)) != 2 {
-		t.Errorf("filter %v, relays %v, served %v, %d features are tried", w.filter.on, w.relays.on, w.boot.Served(),
-			len(tries(s)))
+	w := newTestLoop(noLinks)
+	w.options = s.node.Options
+	w.sinks.Filter = NewFilter(w.log, s.node, nil, func() {})
+	w.sinks.Relays = NewRelays(w.log, s.node, noLinks, func() {})
+	w.sources.Boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: s.kubeProxyLivez})
+	if w.sinks.Filter.on || w.sinks.Relays.on || !w.sources.Boot.Served() || len(tries(s)) != 2 {
+		t.Errorf("filter %v, relays %v, served %v, %d features are tried", w.sinks.Filter.on, w.sinks.Relays.on,
+			w.sources.Boot.Served(), len(tries(s)))
 	}
 	if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|sessionless {
 		t.Errorf("the metadata is %v", got)
@@ -272,11 +274,11 @@ func TestFilterOwnedByOther(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Self(t)
 		kicked := make(chan struct{}, 9)
-		w := newTestSyncer(noLinks)
-		w.filter = newGuard(w.log, settings{}, nil, func() { kicked <- struct{}{} })
-		set := func() error { return w.filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, nil) }
+		w := newTestLoop(noLinks)
+		w.sinks.Filter = NewFilter(w.log, Settings{}, nil, func() { kicked <- struct{}{} })
+		set := func() error { return w.sinks.Filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, nil) }
 		must(t, set())
-		background(t, w.filter.table.Run)
+		background(t, w.sinks.Filter.Table.Run)
 		holder := node.Command("nft", "-i")
 		stdin, err := holder.StdinPipe()
 		must(t, err)
@@ -325,7 +327,7 @@ func TestOutgoingLacks(t *testing.T) {
 			var s settings
 			must(t, s.parse([]string{"--node-name=w1", tt.args}))
 			log := slog.New(slog.DiscardHandler)
-			o := newOutgoing(log, s, kernel.New(log, nil, func() {}), noLinks, func() {})
+			o := NewOutgoing(log, s.node, kernel.New(log, nil, func() {}), noLinks, func() {})
 			got := o.lacks(!tt.isUnfiltered, tt.isBehind, tt.age)
 			for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
 				if (got[f] != "") != (tt.want != "") || !strings.Contains(got[f], tt.want) {

@@ -12,11 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// votes reads the SpeakerStates of other speakers, for liveness.Config.
-type votes struct{ *k8s.Cluster }
+// Votes reads the SpeakerStates of other speakers, for liveness.Config.
+type Votes struct{ *k8s.Cluster }
 
 // Vote implements liveness.Cluster.
-func (s votes) Vote(ctx context.Context, node string) (liveness.Vote, error) {
+func (s Votes) Vote(ctx context.Context, node string) (liveness.Vote, error) {
 	state, err := s.SpeakerState(ctx, node)
 	switch {
 	case !apiReached(err):
