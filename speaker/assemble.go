@@ -221,7 +221,15 @@ func (p *parts) registry() *prometheus.Registry {
 		p.sinks.Outgoing,
 		p.sinks.Conntrack.Forgotten,
 		p.sources.Membership,
-		p.plan,
+		&report.Metrics{
+			Standing:     p.plan.Standing,
+			Layer2:       p.sinks.Layer2,
+			Sessions:     p.sinks.BGP.Sessions,
+			Tables:       p.plan.Tables,
+			ProxyRepairs: p.sinks.Divert.Repairs,
+			Hangs:        p.plan.Hangs,
+			APIAge:       p.plan.APIAge,
+		},
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{
 			Namespace: "holdfast_heartbeat",
 			PidFn:     p.sources.Membership.Process,

@@ -28,6 +28,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
+var membersDesc = prometheus.NewDesc("holdfast_members",
+	"Speakers by state as this one knows it, itself included: alive, holdDown, speakerDown, dead, left or unknown.",
+	[]string{"state"}, nil)
+
 // Membership is this speaker's place among all speakers. It exists from the start: until its keys and the address of
 // this node are known, it knows no other speaker.
 type Membership struct {

@@ -71,7 +71,8 @@ var fence = map[string][]string{
 	},
 	"internal/report": {
 		"api", "internal/config", "internal/daemon", "internal/k8s", "internal/lb", "internal/link",
-		"internal/liveness", "internal/plan", "k8s.io/api", "k8s.io/apimachinery", "golang.org/x",
+		"internal/liveness", "internal/plan", "k8s.io/api", "k8s.io/apimachinery",
+		"github.com/prometheus/client_golang", "golang.org/x",
 	},
 	"internal/rt":     {"golang.org/x"},
 	"internal/bfd":    {"internal/rt", "github.com/prometheus/client_golang", "golang.org/x"},

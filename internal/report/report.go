@@ -1,5 +1,5 @@
 // Package report writes the state of one node to the API server: conditions and Events of Services, and the
-// SpeakerState of the node.
+// SpeakerState of the node. It also shows what stands as metrics.
 //
 // Set takes the result of each run of the plan loop; Kick reports other changes. The package writes in loops of its
 // own, so that an API server that hangs never delays a plan, and thereby a failover. Ready keeps the speaker unready

@@ -1,4 +1,4 @@
-package main
+package report
 
 import (
 	"fmt"
@@ -9,11 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
-	"github.com/holdfast-lb/holdfast/internal/divert"
 	"github.com/holdfast-lb/holdfast/internal/lb"
-	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // announcingPlan is of a node that announces the Service web by both protocols, and has a session and links that do so.
@@ -113,34 +110,14 @@ func TestAnnouncedHereIsBounded(t *testing.T) {
 	}
 }
 
-// TestTablesInForce: the metric is what the kernel does.
-func TestTablesInForce(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		w := newTestLoop(func() []lb.Interface { return nil })
-		w.stops.hang = &hang{}
-		expect := func(when, filter, headstart, proxy string) {
-			t.Helper()
-			want := "# HELP holdfast_table_in_force 1 while the kernel table of this kind (filter, headstart or " +
-				"proxy) is as the last plan asks; 0 too if it is switched off.\n# TYPE holdfast_table_in_force gauge\n" +
-				"holdfast_table_in_force{kind=\"filter\"} " + filter +
-				"\nholdfast_table_in_force{kind=\"headstart\"} " + headstart +
-				"\nholdfast_table_in_force{kind=\"proxy\"} " + proxy + "\n"
-			if err := testutil.CollectAndCompare(w, strings.NewReader(want), "holdfast_table_in_force"); err != nil {
-				t.Errorf("%s: %v", when, err)
-			}
+// frontends returns frontends by address.
+func frontends(list ...lb.Frontend) lb.Map[netip.Addr, *[]lb.Frontend] {
+	out := map[netip.Addr]*[]lb.Frontend{}
+	for _, f := range list {
+		if out[f.Address] == nil {
+			out[f.Address] = new([]lb.Frontend)
 		}
-		set := func() {
-			t.Helper()
-			must(t, w.sinks.Filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}))
-		}
-		expect("before the first plan", "0", "0", "0")
-		w.sinks.HeadStart.Set(nil)
-		expect("the head start only", "0", "1", "0")
-		set()
-		w.sinks.Divert.Set(divert.Desired{})
-		expect("all", "1", "1", "1")
-		w.sinks.Filter.on = false
-		set()
-		expect("the filter is off", "0", "1", "1")
-	})
+		*out[f.Address] = append(*out[f.Address], f)
+	}
+	return lb.MapOf(out)
 }
