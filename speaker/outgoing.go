@@ -76,17 +76,6 @@ func (o *Outgoing) lacks(isFiltered, isBehind bool, age time.Duration) map[lb.Fa
 	return out
 }
 
-// waysOf returns the default routes of the node, by the names of its links.
-func waysOf(links []lb.Interface) map[string][]lb.Way {
-	out := map[string][]lb.Way{}
-	for _, l := range links {
-		if len(l.Ways) > 0 {
-			out[l.Name] = l.Ways
-		}
-	}
-	return out
-}
-
 // set makes the kernel translate what the plan wants.
 func (o *Outgoing) set(e lb.Egress, s lb.State, speakers map[lb.MAC]bool) error {
 	o.sources = e.Sources

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/members"
+	"github.com/holdfast-lb/holdfast/internal/node/facts"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
 
@@ -281,7 +282,7 @@ func (s *sim) plan(name string, n *simNode) {
 	for name := range s.nodes {
 		state.Members[name] = true
 	}
-	newMemberFacts(s.metadata(), nil).apply(&state)
+	facts.NewSpeakers(s.metadata(), nil).Apply(&state)
 	state.Links = nil
 	maps.Copy(state.HeldDown, s.held)
 	if n.view != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/node/facts"
 	"github.com/holdfast-lb/holdfast/internal/peering"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
@@ -41,8 +42,9 @@ type Loop struct {
 	objects objects
 	stops   stops
 
-	localServices localServices
-	memberFacts   *memberFacts
+	localServices facts.LocalServices
+	// speakers is the metadata of the last run.
+	speakers *facts.Speakers
 	// memory makes the plans.
 	memory plan.Memory
 	// newcomers are the new addresses of the last plan, before the other speakers are known too.
@@ -252,11 +254,33 @@ func (w *Loop) read(links []lb.Interface) inputs {
 
 // observe sets what the sources watch: no other step between the objects and the plan sets anything.
 func (w *Loop) observe(in inputs) {
-	w.sources.Links.SetSurroundings(surroundings(in.state, w.node))
+	w.sources.Links.SetSurroundings(facts.Surroundings(in.state, w.node))
 	here, _ := w.splitProxies(in.state.ProxyPods)
 	w.sources.Proxies.Set(here)
 	w.sources.Endpoints.Set(w.healthPorts(in))
-	w.sources.Membership.observe(in.state.Speakers, func(own netip.Addr) []heartbeat.Link { return frameLinks(in, own) })
+	w.sources.Membership.observe(in.state.Speakers, func(own netip.Addr) []heartbeat.Link {
+		return facts.FrameLinks(in.state, in.links, own)
+	})
+}
+
+// healthPorts returns the ports at which kube-proxy reports what it serves here; none where another program delivers.
+func (w *Loop) healthPorts(in inputs) map[lb.Key]kubeproxy.HealthPort {
+	if w.options.OtherDataPath {
+		return nil
+	}
+	return w.localServices.HealthPorts(in.state, w.node, w.sinks.HeadStart.Leads)
+}
+
+// unserved returns the Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve
+// yet.
+func (w *Loop) unserved() (out map[lb.Key]bool) {
+	for _, key := range w.sources.Endpoints.Waiting() {
+		if out == nil {
+			out = map[lb.Key]bool{}
+		}
+		out[key] = true
+	}
+	return out
 }
 
 // filterOnly sets the filter and nothing else: this node announces nothing yet, and its kernel goes on with the relays
@@ -272,7 +296,7 @@ func (w *Loop) filterOnly(in inputs) error {
 // LinksChanged makes a plan. It does so at once if a link is gone that the other speakers know: its addresses must not
 // wait for the pause in a burst.
 func (w *Loop) LinksChanged(links []lb.Interface) {
-	present, sent := localMember(links, nil, nil), w.sources.Membership.sent.Load()
+	present, sent := facts.Member(links, nil, nil), w.sources.Membership.sent.Load()
 	isGone := func(l lb.Link) bool {
 		return !slices.ContainsFunc(present.Links, func(p lb.Link) bool {
 			return p.Name == l.Name
@@ -292,10 +316,10 @@ func (w *Loop) run(
 	metadata map[string]lb.Member,
 ) (again time.Duration, err error) {
 	live := w.sources.Liveness.State()
-	w.memberFacts = newMemberFacts(metadata, w.memberFacts)
+	w.speakers = facts.NewSpeakers(metadata, w.speakers)
 	state := w.complete(in, view, live)
 	w.sinks.Owners.SetHeldDown(state.HeldDown[w.node] || live.HearsBadly || live.GivenUp)
-	p, err := w.apply(in, state, w.memberFacts.macs)
+	p, err := w.apply(in, state, w.speakers.MACs)
 	w.newcomers = p.Newcomers
 	w.sources.Liveness.SetOwners(p.Owners)
 	done := &planned{
@@ -342,7 +366,7 @@ func (w *Loop) complete(
 	s.SpeakerDown = live.SpeakerDown
 	s.Left = live.Left
 	s.Stopping = w.sources.Cluster.StoppingSpeakers()
-	w.memberFacts.apply(&s)
+	w.speakers.Apply(&s)
 	if in.stopping {
 		s.Stopping[w.node] = true
 	}
@@ -369,7 +393,7 @@ func (w *Loop) complete(
 	s.Here.Refused = w.sinks.Filter.refused()
 	isBehind := w.sinks.Owners.API() == lb.APIBehind
 	s.Here.EgressLacks = w.sinks.Outgoing.lacks(!s.Here.Unfiltered, isBehind, w.sources.Cluster.APIAge())
-	s.Here.Ways = waysOf(in.links)
+	s.Here.Ways = facts.Ways(in.links)
 	s.Here.Unserved = w.unserved()
 	return s
 }

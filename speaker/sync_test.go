@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/node/facts"
 )
 
 // TestLinksChanged: a link that others know and that is gone makes a plan at once, though a burst has it wait; nothing
@@ -27,7 +28,7 @@ func TestLinksChanged(t *testing.T) {
 				w := newTestLoop(noLinks)
 				w.loop = daemon.NewLoop(daemon.LoopConfig{Name: "plan", Log: w.log, MinInterval: time.Hour,
 					Sync: func(context.Context) (time.Duration, error) { return 0, nil }})
-				m := localMember([]lb.Interface{known}, nil, nil)
+				m := facts.Member([]lb.Interface{known}, nil, nil)
 				if len(m.Links) != 1 {
 					t.Fatal("the link cannot announce")
 				}

@@ -1,4 +1,4 @@
-package main
+package facts
 
 import (
 	"net/netip"
@@ -15,8 +15,8 @@ import (
 // link that announces addresses without a link of their own.
 func TestFrameLinks(t *testing.T) {
 	prefix := netip.MustParsePrefix
-	in := inputs{state: lb.State{L2Advertisements: []lb.L2Advertisement{{Name: "all"}}}}
-	in.links = []lb.Interface{
+	s := lb.State{L2Advertisements: []lb.L2Advertisement{{Name: "all"}}}
+	links := []lb.Interface{
 		{Index: 1, Name: "lo", Loopback: true, Up: true, Prefixes: []netip.Prefix{prefix("127.0.0.1/8")}},
 		{Index: 2, Name: "eth0", MAC: lb.MAC{2, 2}, Up: true, Prefixes: []netip.Prefix{prefix("192.0.2.1/24")}},
 		{Index: 3, Name: "docker0", MAC: lb.MAC{2, 3}, Up: true, NoClients: true,
@@ -36,20 +36,20 @@ func TestFrameLinks(t *testing.T) {
 		{Name: "docker0", Index: 3, MAC: lb.MAC{2, 3}},
 	}
 	address := netip.MustParseAddr("192.0.2.1")
-	if got := frameLinks(in, address); !slices.Equal(got, want) {
+	if got := FrameLinks(s, links, address); !slices.Equal(got, want) {
 		t.Error(cmp.Diff(want, got))
 	}
 
-	in.state.L2Advertisements = nil
-	if got := frameLinks(in, address); len(got) > 0 {
+	s.L2Advertisements = nil
+	if got := FrameLinks(s, links, address); len(got) > 0 {
 		t.Errorf("nothing is announced by layer 2, and frames go on %v", got)
 	}
 
-	in.state.L2Advertisements = []lb.L2Advertisement{{Name: "all"}}
+	s.L2Advertisements = []lb.L2Advertisement{{Name: "all"}}
 	for i := range 2 * maxFrameLinks {
-		in.links = append(in.links, lb.Interface{Index: 100 + i, Name: "vlan", MAC: lb.MAC{2, 6}, Up: true})
+		links = append(links, lb.Interface{Index: 100 + i, Name: "vlan", MAC: lb.MAC{2, 6}, Up: true})
 	}
-	if got := frameLinks(in, address); len(got) != maxFrameLinks {
+	if got := FrameLinks(s, links, address); len(got) != maxFrameLinks {
 		t.Errorf("frames go on %d links, want %d at most", len(got), maxFrameLinks)
 	}
 }
