@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/node/owners"
 	"github.com/holdfast-lb/holdfast/internal/peering"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
@@ -131,7 +132,7 @@ func (p *parts) assembleSinks() {
 		Changed:            func() { p.sinks.Report.Kick() },
 		Refused:            p.hurry,
 	})
-	to.Owners = NewInquirer(InquirerConfig{
+	to.Owners = owners.New(owners.Config{
 		Node:    s.nodeName,
 		Log:     p.log,
 		Layer2:  to.Layer2,

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -40,10 +41,32 @@ type hanger struct {
 	freezes time.Duration
 }
 
+// hangAddresses is how many Services with an address the nodes have.
+const hangAddresses = 12
+
+// hangState has these nodes, which live, and the Services.
+func hangState(names ...string) lb.State {
+	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}) }
+	s := lb.State{
+		Nodes: map[string]lb.Node{}, Members: map[string]bool{}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
+		Pools: []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: address(0), To: address(255)}}}},
+	}
+	for _, name := range names {
+		s.Nodes[name], s.Members[name] = lb.Node{Name: name}, true
+	}
+	for i := range hangAddresses {
+		s.Services = append(s.Services, &lb.Service{
+			Key: lb.Key{Namespace: "default", Name: fmt.Sprint(i)}, Addresses: []netip.Addr{address(i)},
+			Backends: servedOn("w1"),
+		})
+	}
+	return s
+}
+
 func newHangers(names ...string) *hangers {
 	h := &hangers{
 		owners: map[netip.Addr]string{}, nodes: map[string]*hanger{}, stopping: map[string]bool{},
-		state: specOf(names...),
+		state: hangState(names...),
 	}
 	for _, name := range names {
 		n := &hanger{start: time.Now()}
@@ -174,7 +197,7 @@ func TestHang(t *testing.T) {
 				}
 				h.mu.Lock()
 				defer h.mu.Unlock()
-				if len(h.owners) != simAddresses || !tt.moves && h.moves != moves {
+				if len(h.owners) != hangAddresses || !tt.moves && h.moves != moves {
 					t.Errorf("%d addresses have owners, and %d moved", len(h.owners), h.moves-moves)
 				}
 			})

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/node/owners"
 	"github.com/holdfast-lb/holdfast/internal/peering"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
 	"github.com/holdfast-lb/holdfast/internal/report"
@@ -62,7 +63,7 @@ func newTestLoop(links func() []lb.Interface) *Loop {
 		Relays:    NewRelays(log, Settings{Relay: true}, links, func() {}),
 		Outgoing:  NewOutgoing(log, Settings{}, kernel.New(log, nil, func() {}), links, func() {}),
 		Divert:    divert.New(log, func() {}),
-		Owners:    NewInquirer(InquirerConfig{Log: log}),
+		Owners:    owners.New(owners.Config{Log: log}),
 		BGP:       bgp.New(bgp.Config{Log: log, Kick: func() {}, Command: testEngine}),
 		HeadStart: kubeproxy.NewHeadStart(log),
 		Conntrack: kubeproxy.NewSweeper(log),

@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
 	"github.com/holdfast-lb/holdfast/internal/node/facts"
+	"github.com/holdfast-lb/holdfast/internal/node/owners"
 	"github.com/holdfast-lb/holdfast/internal/peering"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	"github.com/holdfast-lb/holdfast/internal/podnetwork"
@@ -83,7 +84,7 @@ type Sinks struct {
 	// Outgoing translates the connections that pods open to the outside.
 	Outgoing *Outgoing
 	Layer2   *layer2.Responder
-	Owners   *Inquirer
+	Owners   *owners.Inquirer
 	BGP      *bgp.Speaker
 	Peering  *peering.Peering
 	// HeadStart serves the addresses of newcomers until kube-proxy does.

@@ -65,8 +65,9 @@ var fence = map[string][]string{
 		"internal/bfd", "internal/bgp", "internal/daemon", "internal/lb", "internal/link", "internal/unnumbered",
 		"github.com/prometheus/client_golang", "golang.org/x",
 	},
-	"internal/node/facts": {"internal/heartbeat", "internal/kubeproxy", "internal/lb", "internal/link"},
-	"internal/podnetwork": {"internal/lb", "internal/nft", "golang.org/x"},
+	"internal/node/facts":  {"internal/heartbeat", "internal/kubeproxy", "internal/lb", "internal/link"},
+	"internal/node/owners": {"internal/daemon", "internal/lb", "internal/members", "internal/plan"},
+	"internal/podnetwork":  {"internal/lb", "internal/nft", "golang.org/x"},
 	"internal/link": {
 		"internal/lb", "github.com/vishvananda/netlink", "github.com/prometheus/client_golang", "golang.org/x",
 	},

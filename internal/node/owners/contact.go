@@ -1,4 +1,4 @@
-package main
+package owners
 
 import (
 	"sync/atomic"

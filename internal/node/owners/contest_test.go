@@ -1,4 +1,4 @@
-package main
+package owners
 
 import (
 	"context"
@@ -248,7 +248,7 @@ func TestManyContests(t *testing.T) {
 		wire.claims = append(wire.claims, simContest("w1", addressNumber(i)))
 	}
 	kicks := 0
-	o := NewInquirer(InquirerConfig{
+	o := New(Config{
 		Node: "w3", Log: slog.New(slog.DiscardHandler), Layer2: &fakeResponder{}, Wire: wire,
 		Age: func() time.Duration { return 0 }, Changed: func() { kicks++ }, Plan: func() plan.Plan { return plan.Plan{} },
 		Peers: fakePeers{func(string, []netip.Addr, bool) {}, func() map[string]lb.Member {

@@ -1,4 +1,16 @@
-package main
+// Package owners finds out which addresses of this node another node owns too, and which of the two leaves it.
+//
+// Two nodes own an address when one of them has an old spec, or hears the others badly. An Inquirer asks the other
+// speakers, by the membership and on the wire; Newer tells the plan which addresses to leave, and to which nodes:
+//
+//	o := owners.New(owners.Config{Node: "w1", ...})
+//	go o.Run(ctx)
+//	o.Kick()                            // after each plan, and each claim of another speaker
+//	state.Here.Newer = o.Newer()        // addresses in contest, by the nodes that have precedence
+//
+// owners.go asks the membership, contest.go the wire, and contact.go keeps whether this node hears the API server. The
+// package plans nothing: it reads the last plan, and makes a new one by Changed.
+package owners
 
 import (
 	"context"
@@ -46,7 +58,7 @@ const (
 // Where speakers do receive each other's claims, the link itself is the faster and surer way: this node may be held
 // down because of the network of the membership, by which it would ask. See contest.
 type Inquirer struct {
-	config InquirerConfig
+	config Config
 	// loop runs turn after each plan, and in intervals.
 	loop *daemon.Loop
 	// heldDown reports whether this node is held down or at fault by its last State.
@@ -63,8 +75,8 @@ type Inquirer struct {
 	newer map[netip.Addr]newerOwner
 }
 
-// InquirerConfig configures an Inquirer.
-type InquirerConfig struct {
+// Config configures an Inquirer.
+type Config struct {
 	Node   string
 	Log    *slog.Logger
 	Layer2 Holder
@@ -98,8 +110,8 @@ type Peers interface {
 	Alive() map[string]lb.Member
 }
 
-// NewInquirer returns an Inquirer that Run starts.
-func NewInquirer(c InquirerConfig) *Inquirer {
+// New returns an Inquirer that Run starts.
+func New(c Config) *Inquirer {
 	o := &Inquirer{config: c, newer: map[netip.Addr]newerOwner{}}
 	o.loop = daemon.NewLoop(daemon.LoopConfig{
 		Name:        "owners",

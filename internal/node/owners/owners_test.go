@@ -1,4 +1,4 @@
-package main
+package owners
 
 import (
 	"encoding/binary"
@@ -70,7 +70,7 @@ func TestLeavesToOwner(t *testing.T) {
 	}
 	to[addressNumber(0)] = "c"
 	asked := map[string][]netip.Addr{}
-	o := NewInquirer(InquirerConfig{
+	o := New(Config{
 		Layer2: from,
 		Plan:   func() plan.Plan { return plan.Plan{Owners: lb.MapOf(to)} },
 		Age:    func() time.Duration { return 0 },
@@ -110,7 +110,7 @@ func TestOfferedToAll(t *testing.T) {
 		Announcements: lb.MapOf(map[netip.Addr]*lb.Announcement{a: {Address: a}, b: {Address: b}}),
 		Owners:        lb.MapOf(map[netip.Addr]string{a: "w1", b: "w1"}),
 	}
-	o := NewInquirer(InquirerConfig{
+	o := New(Config{
 		Node: "w1", Layer2: from, Plan: func() plan.Plan { return announced }, Age: func() time.Duration { return 0 },
 		Changed: func() {}, Wire: &countingWire{},
 	})
@@ -193,7 +193,7 @@ func newSim(t *testing.T, names ...string) *sim {
 	for _, name := range names {
 		n := &simNode{stale: true}
 		n.simWire = &simWire{sim: s, node: n, claims: map[lb.Question]time.Time{}}
-		n.Inquirer = NewInquirer(InquirerConfig{
+		n.Inquirer = New(Config{
 			Node: name, Log: slog.New(slog.DiscardHandler), Layer2: &n.fakeResponder, Wire: n.simWire,
 			Peers: fakePeers{
 				func(member string, addrs []netip.Addr, leaves bool) { s.ask(name, member, addrs, leaves) }, s.metadata,
@@ -447,4 +447,9 @@ func TestAwayFromAPI(t *testing.T) {
 			})
 		})
 	}
+}
+
+// servedOn returns Backends of all ports in both families on these nodes.
+func servedOn(nodes ...string) lb.Backend {
+	return lb.Backend{Families: lb.FamilySetOf(lb.IPv4, lb.IPv6), Nodes: lb.Names{}.With(nodes...)}
 }
