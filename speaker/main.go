@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
+	"github.com/holdfast-lb/holdfast/internal/node/probe"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -79,7 +80,13 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	group.Go(func() error { return daemon.Serve(ctx, s.HealthListen, daemon.Health(p.plan.Alive, p.plan.Ready), nil) })
 	debug := http.NewServeMux()
 	debug.Handle("/", daemon.Debug(p.plan.Debug))
-	debug.Handle("POST /debug/probe", p.plan.Probes())
+	debug.Handle("POST /debug/probe", probe.New(probe.Config{
+		Node:     s.nodeName,
+		Links:    p.sources.Links.Links,
+		Layer2:   p.sinks.Layer2,
+		Speakers: p.sources.Membership.Speakers,
+		Plan:     p.plan.Plan,
+	}))
 	group.Go(func() error { return daemon.Serve(ctx, s.DebugListen, debug, nil) })
 	// BFD ends with the membership. If it ended before BGP, routers would end the sessions of BGP and drop their
 	// routes, which they keep for a speaker that restarts (graceful restart).

@@ -66,6 +66,7 @@ var fence = map[string][]string{
 		"github.com/prometheus/client_golang", "golang.org/x",
 	},
 	"internal/node/facts":  {"internal/heartbeat", "internal/kubeproxy", "internal/lb", "internal/link"},
+	"internal/node/probe":  {"internal/layer2", "internal/lb", "internal/plan", "golang.org/x"},
 	"internal/node/owners": {"internal/daemon", "internal/lb", "internal/members", "internal/plan"},
 	"internal/podnetwork":  {"internal/lb", "internal/nft", "golang.org/x"},
 	"internal/link": {

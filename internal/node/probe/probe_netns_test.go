@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"fmt"
@@ -13,19 +13,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/nftables"
+	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
-	"github.com/holdfast-lb/holdfast/internal/report"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
 )
 
-// probing is a speaker of node w1 that has the addresses of default/web, which a machine beside it has too.
-func probing(t *testing.T, mac *lb.MAC, addresses ...string) *Loop {
+// probing is a page of node w1 that has the addresses of default/web, which a machine beside it has too.
+func probing(t *testing.T, mac *lb.MAC, addresses ...string) *Page {
 	t.Helper()
 	self, other := nstest.Self(t), nstest.New(t)
 	nstest.Veth(t, self, "eth0", other, "eth0")
@@ -34,30 +30,40 @@ func probing(t *testing.T, mac *lb.MAC, addresses ...string) *Loop {
 	*mac = lb.MACFrom(other.MAC("eth0"))
 	other.Do(func() {
 		listener, err := net.Listen("tcp", ":81")
-		must(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		t.Cleanup(func() { listener.Close() })
 	})
-	w := newTestLoop(noLinks)
-	w.sources.Links = link.New(slog.New(slog.DiscardHandler), func() {})
-	background(t, w.sources.Links.Run)
-	nstest.Until(t, 5*time.Second, "links", w.sources.Links.Synced)
-	var p plan.Plan
-	var all []lb.Frontend
-	for _, a := range addresses {
+	log := slog.New(slog.DiscardHandler)
+	links := link.New(log, func() {})
+	nstest.Running(t, links.Run)
+	nstest.Until(t, 5*time.Second, "links", links.Synced)
+	byAddress := map[netip.Addr]*[]lb.Frontend{}
+	for _, text := range addresses {
+		a := netip.MustParseAddr(text)
+		byAddress[a] = new([]lb.Frontend)
 		for port := range uint16(2) { // of which one is asked about
-			all = append(all, lb.Frontend{Address: netip.MustParseAddr(a), Protocol: "TCP", Port: 80 + port,
-				Service: lb.Key{Namespace: "default", Name: "web"}})
+			*byAddress[a] = append(*byAddress[a], lb.Frontend{
+				Address: a, Protocol: "TCP", Port: 80 + port, Service: lb.Key{Namespace: "default", Name: "web"},
+			})
 		}
 	}
-	p.Filter.Frontends = frontends(all...)
-	w.last.Store(&planned{Standing: report.Standing{Plan: p}})
-	return w
+	var p plan.Plan
+	p.Filter.Frontends = lb.MapOf(byAddress)
+	return New(Config{
+		Node:     "w1",
+		Links:    links.Links,
+		Layer2:   layer2.New(layer2.Config{Log: log, Links: links.Links}),
+		Speakers: func() map[lb.MAC]string { return nil },
+		Plan:     func() plan.Plan { return p },
+	})
 }
 
 // post asks a new page, so that the pace of another question does not concern it.
-func (w *Loop) post(service string) (int, string) {
+func (p *Page) post(service string) (int, string) {
 	out := httptest.NewRecorder()
-	w.Probes()(out, httptest.NewRequest(http.MethodPost, "/debug/probe?service="+service, nil))
+	New(p.config).ServeHTTP(out, httptest.NewRequest(http.MethodPost, "/debug/probe?service="+service, nil))
 	return out.Code, out.Body.String()
 }
 
@@ -84,7 +90,7 @@ func TestAskPorts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		mac := lb.MAC{}
 		w := probing(t, &mac, "192.0.2.2")
-		(*w.last.Load().Plan.Filter.Frontends.Of(netip.MustParseAddr("192.0.2.2")))[0].Protocol = "UDP"
+		(*w.config.Plan().Filter.Frontends.Of(netip.MustParseAddr("192.0.2.2")))[0].Protocol = "UDP"
 		step, knocks := w.askOwners(t.Context(), "default/web")
 		if len(knocks) != 1 || knocks[0].Port != 81 || knocks[0].mac != mac {
 			t.Fatalf("%+v", knocks)
@@ -174,10 +180,10 @@ func TestProbeRefuses(t *testing.T) {
 		if code, body := w.post("default/web"); code != http.StatusOK || strings.Contains(body, "198.51.100.1") {
 			t.Errorf("%d %s", code, body)
 		}
-		page, start := w.Probes(), time.Now()
+		page, start := New(w.config), time.Now()
 		ask := func() int {
 			out := httptest.NewRecorder()
-			page(out, httptest.NewRequest(http.MethodPost, "/debug/probe", nil))
+			page.ServeHTTP(out, httptest.NewRequest(http.MethodPost, "/debug/probe", nil))
 			return out.Code
 		}
 		if first, second := ask(), ask(); first != http.StatusNotFound || second != http.StatusTooManyRequests {
@@ -188,87 +194,4 @@ func TestProbeRefuses(t *testing.T) {
 			t.Errorf("the next turn came after %v", took)
 		}
 	})
-}
-
-// comesBack is a state in which a proxied Service's address, which w2 had, is w1's.
-func comesBack(address netip.Addr) lb.State {
-	web := &lb.Service{
-		Key: lb.Key{Namespace: "default", Name: "web"}, Addresses: []netip.Addr{address},
-		Ports:   []lb.Port{{Protocol: "TCP", Port: 80, NodePort: 30080}},
-		Proxied: true, Proxy: &lb.Proxy{}, Local: true, Backends: servedOn("w1"),
-	}
-	return lb.State{
-		Now: time.Now(),
-		Nodes: map[string]lb.Node{
-			"w1": {Name: "w1"}, "w2": {Name: "w2", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}},
-		},
-		Members:  map[string]bool{"w1": true, "w2": true},
-		Services: []*lb.Service{web}, L2Advertisements: []lb.L2Advertisement{{Name: "l2"}},
-		Pools: []lb.Pool{{Name: "lan", Ranges: []lb.Range{{From: address, To: address}}}},
-		ProxyPods: []lb.ProxyPod{{
-			Name: "proxy", Node: "w1", Ready: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.2")},
-		}},
-		Here: lb.Here{Previous: &lb.Previous{Owners: lb.MapOf(map[netip.Addr]string{address: "w2"})}},
-	}
-}
-
-// TestComesBack: when an address comes back, the way to this node's proxy is there before the filter lets clients in,
-// and conntrack forgets the ended connections from when the address was here before.
-func TestComesBack(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		self, address := nstest.Self(t), netip.MustParseAddr(relayedAddress)
-		w := newTestLoop(oneLink(t, self))
-		go func() { _ = w.sinks.Conntrack.Run(t.Context()) }()
-		endedConnection(t, self, address)
-		p, err := w.apply(inputs{}, comesBack(address), nil)
-		must(t, err)
-		if p.Relays.Len() != 1 || len(p.Diversions) != 1 || p.Filter.Frontends.Len() != 1 {
-			t.Fatalf("the plan shows nothing: %+v", p)
-		}
-		// The kernel lists tables by age.
-		tables, err := (&nftables.Conn{}).ListTablesOfFamily(nftables.TableFamilyINet)
-		must(t, err)
-		var names []string
-		for _, one := range tables {
-			names = append(names, one.Name)
-		}
-		if want := []string{"holdfast-proxy", "holdfast"}; !slices.Equal(names, want) {
-			t.Errorf("tables were made in the order %q, want %q", names, want)
-		}
-		nstest.Until(t, 10*time.Second, "the ended connection is forgotten", func() bool { return ended(t, address) == 0 })
-	})
-}
-
-// endedConnection leaves one to an address in conntrack.
-func endedConnection(t *testing.T, self *nstest.NS, address netip.Addr) {
-	t.Helper()
-	self.SetUp("lo")
-	self.Sysctl("netfilter/nf_conntrack_tcp_timeout_close", "120")
-	self.AddAddress("eth0", "192.0.2.1/24")
-	self.Output("nft",
-		"add table ip t; add chain ip t c { type nat hook output priority -100; }; add rule ip t c ip daddr "+
-			address.String()+" dnat to 192.0.2.1")
-	listener, err := net.Listen("tcp", "192.0.2.1:80")
-	must(t, err)
-	defer listener.Close()
-	c, err := net.Dial("tcp", netip.AddrPortFrom(address, 80).String())
-	must(t, err)
-	must(t, c.(*net.TCPConn).SetLinger(0))
-	c.Close()
-	nstest.Until(t, 10*time.Second, "a connection has ended", func() bool { return ended(t, address) == 1 })
-}
-
-// ended counts what conntrack knows of ended connections to an address.
-func ended(t *testing.T, address netip.Addr) (n int) {
-	t.Helper()
-	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
-	must(t, err)
-	for _, f := range flows {
-		tcp, ok := f.ProtoInfo.(*netlink.ProtoInfoTCP)
-		closed := ok && tcp.State >= nl.TCP_CONNTRACK_TIME_WAIT && f.Forward.DstIP.String() == address.String()
-		if closed {
-			n++
-		}
-	}
-	return n
 }

@@ -1,4 +1,11 @@
-package main
+// Package probe asks, for a user of kubectl holdfast, which machines answer on the wire for the addresses of a Service,
+// and what its ports answer there.
+//
+//	page := probe.New(probe.Config{Node: "w1", Plan: loop.Plan, ...})
+//	mux.Handle("POST /debug/probe", page)  // ?service=NAMESPACE/NAME in, a step of kubectl holdfast out
+//
+// The package changes nothing.
+package probe
 
 import (
 	"cmp"
@@ -14,6 +21,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/layer2"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/plan"
 	"golang.org/x/time/rate"
 )
 
@@ -40,42 +48,74 @@ type knock struct {
 	mac  lb.MAC
 }
 
-// Probes serves POST /debug/probe?service=NAMESPACE/NAME. The answer says which machines answer for the Service's
+// Config configures a Page.
+type Config struct {
+	// Node is the name of this node.
+	Node   string
+	Links  func() []lb.Interface
+	Layer2 Layer2
+	// Speakers returns the names of the nodes by the MACs of their links.
+	Speakers func() map[lb.MAC]string
+	// Plan returns the last plan of this node.
+	Plan func() plan.Plan
+}
+
+// Layer2 is the part of layer2.Responder that asks.
+type Layer2 interface {
+	WhoHas(ctx context.Context, on lb.Interface, address netip.Addr, within time.Duration) (map[lb.MAC]bool, error)
+	ProbePort(
+		ctx context.Context,
+		on lb.Interface,
+		mac lb.MAC,
+		at netip.AddrPort,
+		within time.Duration,
+	) (layer2.PortState, error)
+}
+
+// Page serves POST /debug/probe?service=NAMESPACE/NAME. The answer says which machines answer for the Service's
 // addresses on this node's links, and what its TCP ports answer there. Every user with the right to forward ports to
 // the pod may ask. So it asks only about frontends of this node's plan, and about one Service a second.
-func (w *Loop) Probes() http.HandlerFunc {
-	turns := rate.NewLimiter(rate.Every(probeInterval), 1)
-	return func(out http.ResponseWriter, r *http.Request) {
-		if !turns.Allow() {
-			http.Error(out, "one probe a second", http.StatusTooManyRequests)
-			return
-		}
-		step, knocks := w.askOwners(r.Context(), r.URL.Query().Get("service"))
-		if step.Text == "" {
-			http.Error(
-				out,
-				"no Service of this name has an address in a subnet of this node's links; frames cannot ask for other addresses",
-				http.StatusNotFound,
-			)
-			return
-		}
-		w.askPorts(r.Context(), &step, knocks)
-		_ = json.NewEncoder(out).Encode(step) // the asker may be gone
+type Page struct {
+	config Config
+	turns  *rate.Limiter
+}
+
+// New returns a Page.
+func New(c Config) *Page {
+	return &Page{config: c, turns: rate.NewLimiter(rate.Every(probeInterval), 1)}
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Page) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	if !p.turns.Allow() {
+		http.Error(out, "one probe a second", http.StatusTooManyRequests)
+		return
 	}
+	step, knocks := p.askOwners(r.Context(), r.URL.Query().Get("service"))
+	if step.Text == "" {
+		http.Error(
+			out,
+			"no Service of this name has an address in a subnet of this node's links; frames cannot ask for other addresses",
+			http.StatusNotFound,
+		)
+		return
+	}
+	p.askPorts(r.Context(), &step, knocks)
+	_ = json.NewEncoder(out).Encode(step) // the asker may be gone
 }
 
 // askOwners asks for the addresses of a Service on the links of their subnets. It returns the ports to ask, at the
 // machines that answered.
-func (w *Loop) askOwners(ctx context.Context, service string) (step probed, knocks []knock) {
-	step = probed{Step: "wire at " + w.node, Verdict: "ok"}
+func (p *Page) askOwners(ctx context.Context, service string) (step probed, knocks []knock) {
+	step = probed{Step: "wire at " + p.config.Node, Verdict: "ok"}
 	var asked netip.Addr
 	var owners []knock
-	for f := range w.last.Load().plan().Filter.Each() { // ordered by address
+	for f := range p.config.Plan().Filter.Each() { // ordered by address
 		if f.Service.String() != service {
 			continue
 		}
 		if f.Address != asked {
-			asked, owners = f.Address, w.askOwner(ctx, f.Address, &step)
+			asked, owners = f.Address, p.askOwner(ctx, f.Address, &step)
 		}
 		if f.Protocol != "TCP" {
 			continue
@@ -90,21 +130,21 @@ func (w *Loop) askOwners(ctx context.Context, service string) (step probed, knoc
 }
 
 // askOwner adds to a step which machines answer for an address, and returns them.
-func (w *Loop) askOwner(ctx context.Context, address netip.Addr, step *probed) (owners []knock) {
-	for _, l := range w.sources.Links.Links() {
+func (p *Page) askOwner(ctx context.Context, address netip.Addr, step *probed) (owners []knock) {
+	for _, l := range p.config.Links() {
 		if !l.CanAnnounce() ||
-			!slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(address) }) {
+			!slices.ContainsFunc(l.Prefixes, func(subnet netip.Prefix) bool { return subnet.Contains(address) }) {
 			continue
 		}
-		macs, err := w.sinks.Layer2.WhoHas(ctx, l, address, wireTime)
-		text, good := named(macs, w.sources.Membership.Speakers())
+		macs, err := p.config.Layer2.WhoHas(ctx, l, address, wireTime)
+		text, good := named(macs, p.config.Speakers())
 		if err != nil {
 			text, good = "no known machine: "+err.Error(), false
 		}
 		step.Text += fmt.Sprintf("; for %s on link %s answers %s", address, l.Name, text)
 		if !good {
 			step.Verdict = "problem"
-			step.Do = cmp.Or(step.Do, w.ownersRemedy(address, macs))
+			step.Do = cmp.Or(step.Do, p.ownersRemedy(address, macs))
 		}
 		for mac := range macs {
 			owners = append(owners, knock{link: l, mac: mac})
@@ -114,8 +154,8 @@ func (w *Loop) askOwner(ctx context.Context, address netip.Addr, step *probed) (
 }
 
 // ownersRemedy returns what to do about the wrong machines that answer for an address.
-func (w *Loop) ownersRemedy(address netip.Addr, macs map[lb.MAC]bool) string {
-	nodes := w.sources.Membership.Speakers()
+func (p *Page) ownersRemedy(address netip.Addr, macs map[lb.MAC]bool) string {
+	nodes := p.config.Speakers()
 	for mac := range macs {
 		if nodes[mac] == "" {
 			return lb.AddressConflict.Remedy()
@@ -125,7 +165,7 @@ func (w *Loop) ownersRemedy(address netip.Addr, macs map[lb.MAC]bool) string {
 		return fmt.Sprintf(
 			"look at the log of the speaker that should announce %s, and at the switch between it and %s",
 			address,
-			w.node,
+			p.config.Node,
 		)
 	}
 	return "ask again after some seconds: while an address moves two nodes answer for a moment; " +
@@ -152,13 +192,13 @@ func portRemedy(k knock, answer layer2.PortState, machine string) string {
 
 // askPorts asks ports, and adds their answers. Ports that are not open come first in the text. Source ranges may
 // exclude this node, which is no problem.
-func (w *Loop) askPorts(ctx context.Context, step *probed, knocks []knock) {
+func (p *Page) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	var group sync.WaitGroup
 	step.Details = make([]string, min(len(knocks), maxKnocks))
-	remedies, nodes := make([]string, len(step.Details)), w.sources.Membership.Speakers()
+	remedies, nodes := make([]string, len(step.Details)), p.config.Speakers()
 	for i, k := range knocks[:len(step.Details)] {
 		group.Go(func() {
-			answer, err := w.sinks.Layer2.ProbePort(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
+			answer, err := p.config.Layer2.ProbePort(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
 			if err != nil {
 				answer = layer2.PortState("was not asked: " + err.Error())
 			}
