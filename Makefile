@@ -40,7 +40,7 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network
 	CGO_ENABLED=1 GOFLAGS='$(filter-out -trimpath,$(GOFLAGS))' go test -race $$(go list ./... | grep -v -E '/internal/($(PURE))$$')
 	go -C api/v1beta1 test ./...
 	go test $$(go list ./... | grep -E '/internal/($(PURE))$$')
-	go test -run 'History|APIServerAway|StepAllocates|ManyRoutes' ./speaker ./internal/bfd ./internal/bgp ./internal/heartbeat
+	go test -run 'History|APIServerAway|StepAllocates|ManyRoutes' ./internal/node ./internal/bfd ./internal/bgp ./internal/heartbeat
 
 # Packages that start no goroutine, as internal/house checks: the race detector has nothing to find in them.
 PURE := config|detect|house|ipam|lb|plan
@@ -78,7 +78,7 @@ test-upgrade: image chart ## Upgrade in the lab from what make release makes of 
 
 .PHONY: test-hostile
 test-hostile: ## Ten thousand Services with and without one tenant's worst: none of the others' costs may double; as root
-	go test -tags hostile -count=1 -timeout 30m -run TestHostile -v ./speaker
+	go test -tags hostile -count=1 -timeout 30m -run TestHostile -v ./internal/node
 	go test -count=1 -run 'TestTenants|TestStreams|TestSeats|TestPortMoves|TestTakenPort|TestInternal|TestKilledLook|TestLongKey' -v ./proxy
 
 .PHONY: test-migration

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/liveness"
+	"github.com/holdfast-lb/holdfast/internal/node"
 	"github.com/holdfast-lb/holdfast/internal/node/owners"
 	"github.com/holdfast-lb/holdfast/internal/peering"
 	"github.com/holdfast-lb/holdfast/internal/plan"
@@ -31,11 +32,11 @@ import (
 type parts struct {
 	settings settings
 	log      *slog.Logger
-	sources  Sources
-	sinks    Sinks
+	sources  node.Sources
+	sinks    node.Sinks
 	// prober asks by layer 2 and the API server whether nodes are alive.
 	prober *daemon.Loop
-	plan   *Loop
+	plan   *node.Loop
 }
 
 // assemble constructs all parts and starts none.
@@ -51,7 +52,7 @@ func assemble(clients k8s.Clients, s settings, log *slog.Logger) (*parts, error)
 	p.assembleBGP(engine)
 	p.assembleLiveness()
 	p.assembleReport()
-	p.plan = New(Config{
+	p.plan = node.New(node.Config{
 		Node:    s.nodeName,
 		Options: s.node.Options,
 		Log:     log,
@@ -69,7 +70,7 @@ func (p *parts) hurry() { p.plan.Hurry() }
 func (p *parts) assembleSources(clients k8s.Clients) {
 	s, from := p.settings, &p.sources
 	from.Kernel = kernel.New(p.log, tries(s), p.kick)
-	from.Membership = &Membership{}
+	from.Membership = &node.Membership{}
 	from.Cluster = k8s.New(clients, k8s.Config{
 		Log:       p.log,
 		Component: "holdfast-speaker",
@@ -110,9 +111,9 @@ func (p *parts) assembleSources(clients k8s.Clients) {
 func (p *parts) assembleSinks() {
 	s, to := p.settings, &p.sinks
 	lacks, links := p.sources.Kernel, p.sources.Links.Links
-	to.Filter = NewFilter(p.log, s.node, lacks, p.hurry)
-	to.Relays = NewRelays(p.log, s.node, links, p.kick)
-	to.Outgoing = NewOutgoing(p.log, s.node, lacks, links, p.kick)
+	to.Filter = node.NewFilter(p.log, s.node, lacks, p.hurry)
+	to.Relays = node.NewRelays(p.log, s.node, links, p.kick)
+	to.Outgoing = node.NewOutgoing(p.log, s.node, lacks, links, p.kick)
 	to.Divert = divert.New(p.log, func() {
 		lacks.Recheck()
 		p.kick()
@@ -174,7 +175,7 @@ func (p *parts) assembleLiveness() {
 		BootedAt:       time.Now().Add(-rt.Boottime()),
 		MembersPort:    uint16(s.membersPort),
 		HeartbeatPort:  uint16(s.heartbeatPort),
-		Cluster:        Votes{p.sources.Cluster},
+		Cluster:        node.Votes{Cluster: p.sources.Cluster},
 		HearsSome:      p.sources.Membership.HearsSome,
 		Changed:        p.hurry, // a death is rare, and must not wait for the pause after a run
 		Asker:          p.sinks.Layer2,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/node"
 )
 
 // Bounds of --heartbeat-interval: a shorter interval mistakes the delay of a thread for a death, a longer one makes
@@ -32,7 +33,7 @@ var linkPrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,14}$`)
 // settings are the flags of the process.
 type settings struct {
 	daemon.Settings
-	node                       Settings
+	node                       node.Settings
 	nodeName                   string
 	membersPort, heartbeatPort uint
 	heartbeatInterval          time.Duration
@@ -56,8 +57,8 @@ func (s *settings) settleTime() time.Duration {
 }
 
 // members returns the settings of the membership. Program is the heartbeat process.
-func (s *settings) members(program string) MembersConfig {
-	return MembersConfig{
+func (s *settings) members(program string) node.MembersConfig {
+	return node.MembersConfig{
 		Secret:        lb.Key{Namespace: s.Namespace, Name: s.MembersSecret},
 		Port:          uint16(s.membersPort),
 		HeartbeatPort: uint16(s.heartbeatPort),

@@ -65,6 +65,13 @@ var fence = map[string][]string{
 		"internal/bfd", "internal/bgp", "internal/daemon", "internal/lb", "internal/link", "internal/unnumbered",
 		"github.com/prometheus/client_golang", "golang.org/x",
 	},
+	"internal/node": {
+		"internal/bgp", "internal/config", "internal/daemon", "internal/detect", "internal/divert", "internal/egress",
+		"internal/filter", "internal/heartbeat", "internal/k8s", "internal/kernel", "internal/keyed", "internal/kubeproxy",
+		"internal/layer2", "internal/lb", "internal/link", "internal/liveness", "internal/members", "internal/peering",
+		"internal/plan", "internal/podnetwork", "internal/relay", "internal/report", "k8s.io/api", "k8s.io/apimachinery",
+		"github.com/prometheus/client_golang", "golang.org/x",
+	},
 	"internal/node/facts":  {"internal/heartbeat", "internal/kubeproxy", "internal/lb", "internal/link"},
 	"internal/node/probe":  {"internal/layer2", "internal/lb", "internal/plan", "golang.org/x"},
 	"internal/node/owners": {"internal/daemon", "internal/lb", "internal/members", "internal/plan"},

@@ -318,7 +318,7 @@ var producers = map[string][]string{
 	"Established":        {"controller/sessions.go"},
 	"AddressesFree":      {"controller/conflicts.go"},
 	"EndpointsWithdrawn": {"internal/nodelifecycle/"},
-	"Problems":           {"speaker/", "internal/kernel/", "internal/liveness/"},
+	"Problems":           {"internal/node/", "internal/kernel/", "internal/liveness/"},
 	"Event":              {"controller/", "internal/report/", "internal/nodelifecycle/"},
 }
 

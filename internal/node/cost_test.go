@@ -1,6 +1,6 @@
 //go:build !race
 
-package main
+package node
 
 import (
 	"bufio"
@@ -48,7 +48,7 @@ import (
 // The benchmarks need a network of their own, and count what the whole process takes:
 //
 //	HOLDFAST_COST_PROFILES=/tmp/cost go test -exec 'unshare -n' -run '^$' -bench 'Service/10000' -benchtime 400x \
-//		./speaker
+//		./internal/node
 //
 // The profiles are /tmp/cost.cpu, and /tmp/cost.heap with /tmp/cost.heap.base of its beginning, of what is measured and
 // not of what precedes it. The API server is another process.

@@ -1,6 +1,6 @@
 //go:build hostile
 
-package main
+package node
 
 import (
 	"fmt"

@@ -1,7 +1,6 @@
-package main
+package node
 
 import (
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/filter"
 	"github.com/holdfast-lb/holdfast/internal/kernel"
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
@@ -100,45 +100,6 @@ func without(t *testing.T, features ...kernel.Feature) *kernel.Monitor {
 	background(t, m.Run)
 	<-checked
 	return m
-}
-
-// missing returns the features that the attempts find missing.
-func missing(tries []kernel.Attempt) map[kernel.Feature]error {
-	out := map[kernel.Feature]error{}
-	for _, one := range tries {
-		if err := one.Try(); err != nil {
-			out[one.Feature] = err
-		}
-	}
-	return out
-}
-
-// TestTries: this kernel has every feature, and a process without capabilities is refused each of them.
-func TestTries(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		all := tries(settings{realtime: true, node: Settings{Relay: true}})
-		if len(all) != 12 {
-			t.Errorf("%d features are tried, want all of them", len(all))
-		}
-		for f, err := range missing(all) {
-			t.Errorf("feature %d is missing: %v", f, err)
-		}
-		nstest.Without(t, unix.CAP_NET_ADMIN, func() {
-			for _, f := range []kernel.Feature{
-				kernel.PacketFilter, kernel.InternalTraffic, kernel.ConnectionLimits, kernel.DropLogs, kernel.PodRoutes,
-				kernel.RelaysIPv4, kernel.RelaysIPv6, kernel.EgressIPv4, kernel.EgressIPv6, kernel.HeadStart,
-			} {
-				if err := missing(all)[f]; !errors.Is(err, unix.EPERM) {
-					t.Errorf("feature %d without NET_ADMIN: %v", f, err)
-				}
-			}
-		})
-		few := settings{node: Settings{Relay: true}}
-		few.node.Options.NoFilter = true
-		if got := len(tries(few)); got != 3 {
-			t.Errorf("without a filter and real-time priority %d features are tried", got)
-		}
-	})
 }
 
 // TestPossible: the filter does without what the kernel lacks, and keeps all else.
@@ -241,20 +202,17 @@ func TestSelf(t *testing.T) {
 	})
 }
 
-// TestOtherDataPath: one flag turns off what is for kube-proxy. The other speakers learn that this one does not filter,
-// and no user hears of a fault.
+// TestOtherDataPath: one setting turns off what is for kube-proxy. The other speakers learn that this one does not
+// filter, and no user hears of a fault.
 func TestOtherDataPath(t *testing.T) {
-	t.Setenv("POD_NAMESPACE", "holdfast-system")
-	var s settings
-	must(t, s.parse([]string{"--node-name=w1", "--data-path=Other"}))
+	s := Settings{Options: config.Options{OtherDataPath: true}}
 	w := newTestLoop(noLinks)
-	w.options = s.node.Options
-	w.sinks.Filter = NewFilter(w.log, s.node, nil, func() {})
-	w.sinks.Relays = NewRelays(w.log, s.node, noLinks, func() {})
-	w.sources.Boot = kubeproxy.New(kubeproxy.Config{Log: w.log, Livez: s.kubeProxyLivez})
-	if w.sinks.Filter.on || w.sinks.Relays.on || !w.sources.Boot.Served() || len(tries(s)) != 2 {
-		t.Errorf("filter %v, relays %v, served %v, %d features are tried", w.sinks.Filter.on, w.sinks.Relays.on,
-			w.sources.Boot.Served(), len(tries(s)))
+	w.options = s.Options
+	w.sinks.Filter = NewFilter(w.log, s, nil, func() {})
+	w.sinks.Relays = NewRelays(w.log, s, noLinks, func() {})
+	w.sources.Boot = kubeproxy.New(kubeproxy.Config{Log: w.log})
+	if w.sinks.Filter.on || w.sinks.Relays.on || !w.sources.Boot.Served() {
+		t.Errorf("filter %v, relays %v, served %v", w.sinks.Filter.on, w.sinks.Relays.on, w.sources.Boot.Served())
 	}
 	if got := w.self(inputs{}).Unfit; got != lb.Unfiltered|sessionless {
 		t.Errorf("the metadata is %v", got)
@@ -309,25 +267,23 @@ func TestFilterOwnedByOther(t *testing.T) {
 // TestOutgoingLacks closes outgoing connections by settings, without the filter, and on a node that alone has not heard
 // the API server for so long that its ports may be given to another node.
 func TestOutgoingLacks(t *testing.T) {
-	t.Setenv("POD_NAMESPACE", "holdfast-system")
+	other := Settings{Options: config.Options{OtherDataPath: true}}
 	for name, tt := range map[string]struct {
-		args                   string
+		settings               Settings
 		isUnfiltered, isBehind bool
 		age                    time.Duration
 		want                   string
 	}{
-		"nothing":                       {"--relay=true", false, false, time.Hour, ""},
-		"away for a short time":         {"--relay=true", false, true, time.Minute, ""},
-		"away alone":                    {"--relay=true", false, true, 5 * time.Minute, "may belong to another node"},
-		"no filter in force":            {"--relay=true", true, false, 0, "not in force"},
-		"no relays":                     {"--relay=false", false, false, 0, "speaker.relay is false"},
-		"another program that delivers": {"--data-path=Other", false, false, 0, "dataPath is Other"},
+		"nothing":                       {Settings{Relay: true}, false, false, time.Hour, ""},
+		"away for a short time":         {Settings{Relay: true}, false, true, time.Minute, ""},
+		"away alone":                    {Settings{Relay: true}, false, true, 5 * time.Minute, "may belong to another node"},
+		"no filter in force":            {Settings{Relay: true}, true, false, 0, "not in force"},
+		"no relays":                     {Settings{}, false, false, 0, "speaker.relay is false"},
+		"another program that delivers": {other, false, false, 0, "dataPath is Other"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var s settings
-			must(t, s.parse([]string{"--node-name=w1", tt.args}))
 			log := slog.New(slog.DiscardHandler)
-			o := NewOutgoing(log, s.node, kernel.New(log, nil, func() {}), noLinks, func() {})
+			o := NewOutgoing(log, tt.settings, kernel.New(log, nil, func() {}), noLinks, func() {})
 			got := o.lacks(!tt.isUnfiltered, tt.isBehind, tt.age)
 			for _, f := range []lb.Family{lb.IPv4, lb.IPv6} {
 				if (got[f] != "") != (tt.want != "") || !strings.Contains(got[f], tt.want) {
