@@ -94,7 +94,7 @@ func (w *Loop) read(links []lb.Interface) inputs {
 	}
 }
 
-// observe sets what the sources watch: no other step between the objects and the plan sets anything.
+// observe sets what the sources watch, as the objects say. Liveness follows once the membership is read.
 func (w *Loop) observe(in inputs) {
 	w.sources.Links.SetSurroundings(facts.Surroundings(in.state, w.node))
 	here, _ := w.splitProxies(in.state.ProxyPods)
