@@ -2,11 +2,13 @@ package node
 
 import (
 	"log/slog"
+	"maps"
 	"net/netip"
 	"testing"
 
 	"github.com/holdfast-lb/holdfast/internal/kubeproxy"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/link"
 	"github.com/holdfast-lb/holdfast/internal/nstest"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
@@ -66,4 +68,25 @@ func TestHeadStartIsServed(t *testing.T) {
 		w.sinks.HeadStart.Set(nil)
 		expect("taken back", false, false, false)
 	})
+}
+
+// TestWaitsWhileStarting: a Service that gets an endpoint here before the other speakers are known waits for
+// kube-proxy, as later ones do.
+func TestWaitsWhileStarting(t *testing.T) {
+	w := newTestLoop(noLinks)
+	w.sources.Links = link.New(w.log, func() {})
+	old := &lb.Service{Key: lb.Key{Name: "old"}, Local: true, HealthPort: 31000, Backends: servedOn("w1")}
+	late := &lb.Service{Key: lb.Key{Name: "web"}, Local: true, HealthPort: 31001, Backends: servedOn("w1")}
+	for _, tt := range []struct {
+		services []*lb.Service
+		want     map[lb.Key]bool
+	}{
+		{[]*lb.Service{old}, nil},
+		{[]*lb.Service{old, late}, map[lb.Key]bool{late.Key: true}},
+	} {
+		w.observe(inputs{state: lb.State{Services: tt.services}})
+		if got := w.unserved(); !maps.Equal(got, tt.want) {
+			t.Errorf("with %d Services these wait: %v, want %v", len(tt.services), got, tt.want)
+		}
+	}
 }
