@@ -40,7 +40,8 @@ test-unit: bin/helm ## Unit tests with the race detector, fuzz seeds and network
 	CGO_ENABLED=1 GOFLAGS='$(filter-out -trimpath,$(GOFLAGS))' go test -race $$(go list ./... | grep -v -E '/internal/($(PURE))$$')
 	go -C api/v1beta1 test ./...
 	go test $$(go list ./... | grep -E '/internal/($(PURE))$$')
-	go test -run 'History|APIServerAway|StepAllocates|ManyRoutes' ./internal/node ./internal/bfd ./internal/bgp ./internal/heartbeat
+	go test ./internal/node
+	go test -run 'History|StepAllocates|ManyRoutes' ./internal/bfd ./internal/bgp ./internal/heartbeat
 
 # Packages that start no goroutine, as internal/house checks: the race detector has nothing to find in them.
 PURE := config|detect|house|ipam|lb|plan
