@@ -37,7 +37,7 @@ func (w *Loop) apply(
 
 	ways := divert.Desired{
 		NodePorts:  p.ClosedNodePorts,
-		Proxies:    w.ownProxies(state.ProxyPods),
+		Proxies:    proxyAddresses(state.ProxyPods, w.node),
 		Diversions: p.Entering(last, false),
 	}
 	w.sinks.Divert.Set(ways)

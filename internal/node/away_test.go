@@ -115,7 +115,7 @@ func (c *fleet) start(name string) {
 			return c.plan(w)
 		},
 	})
-	w.stops.hang = newHang(w, w.loop)
+	w.stops.hang = newHang(w.loop, w.offer, w.countOffered)
 	w.stops.hang.schedDelay = func() time.Duration { return 0 } // the machine that runs the test may be busy
 	stop := background(c.t, w.sources.Cluster.Run, w.sinks.Layer2.Run, w.sources.Liveness.Run, prober.Run, w.Run,
 		w.sinks.Report.Run)

@@ -172,7 +172,7 @@ func (w *costly) start(b *testing.B, api *rest.Config) {
 		BurstFactor: planFactor,
 	})
 	prober := w.atCluster(b, api)
-	w.stops.hang = newHang(w.Loop, w.loop)
+	w.stops.hang = newHang(w.loop, w.offer, w.countOffered)
 	ctx, stop := context.WithCancel(context.Background())
 	w.stop = stop
 	for _, run := range []func(context.Context) error{

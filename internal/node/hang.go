@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -24,8 +23,6 @@ const (
 	minOrphanTime, maxOrphanTime = 10 * time.Minute, 15 * time.Minute
 	// endTime is how long the process waits for a run when it ends.
 	endTime = 3 * time.Second
-	// stackSize bounds the stacks in the log, in bytes.
-	stackSize = 32 << 10
 )
 
 // errHangs ends a process whose plan loop does not end.
@@ -46,12 +43,12 @@ type hang struct {
 	since atomic.Pointer[time.Time]
 }
 
-func newHang(w *Loop, loop *daemon.Loop) *hang {
+func newHang(loop *daemon.Loop, offer func(), countOffered func() int) *hang {
 	return &hang{
 		loop:         loop,
 		schedDelay:   func() time.Duration { return daemon.SchedDelay(os.Getpid()) },
-		offer:        w.offer,
-		countOffered: func() int { return len(w.sinks.Layer2.Offered()) },
+		offer:        offer,
+		countOffered: countOffered,
 		orphanTime:   minOrphanTime + rand.N(maxOrphanTime-minOrphanTime),
 	}
 }
@@ -110,23 +107,4 @@ func (h *hang) alive() error {
 		return nil
 	}
 	return fmt.Errorf("%w, for %v", errHangs, hangTime+duration.Round(time.Second))
-}
-
-// offer asks other nodes to take over the addresses of this node, because its plan loop hangs. It tells them that this
-// speaker stops, and answers until they announce. Routes stay. It logs last, since the run may hang in the log.
-func (w *Loop) offer() {
-	isRepeated := w.stops.hung.Swap(true)
-	if !isRepeated {
-		w.loop.Kick() // the next run hands over as an orderly stop does, and the run after it takes addresses back
-	}
-
-	w.sinks.Layer2.Offer()
-	w.sources.Membership.sendStopping()
-
-	if !isRepeated {
-		stacks := make([]byte, stackSize)
-		stacks = stacks[:runtime.Stack(stacks, true)]
-		w.log.Error("a run of the plan loop hangs: other nodes are asked to take over the addresses of this node",
-			"for", hangTime, "stacks", string(stacks))
-	}
 }

@@ -11,9 +11,9 @@
 // result to package report. What reads sets nothing, and nothing is decided but by the plan; the loop asks the compiler
 // for the endpoints of what the plan decided.
 //
-// membership.go is this speaker's place among all speakers, and memberkeys.go has its keys. self.go says what this node
-// cannot do. tables.go and outgoing.go fit sinks to settings and to the kernel. stop.go hands over and withdraws, and
-// hang.go detects a run that does not end. Package owners asks other speakers who owns what.
+// membership.go is this speaker's place among all speakers, memberkeys.go has its keys, and join.go starts it. self.go
+// says what this node cannot do. tables.go and outgoing.go fit sinks to settings and to the kernel. stop.go hands over
+// and withdraws, and hang.go detects a run that does not end. Package owners asks other speakers who owns what.
 package node
 
 import (
@@ -143,7 +143,7 @@ func New(c Config) *Loop {
 		Burst:       c.Sources.Cluster.InBurst,
 		BurstFactor: planFactor,
 	})
-	w.stops.hang = newHang(w, w.loop)
+	w.stops.hang = newHang(w.loop, w.offer, w.countOffered)
 	return w
 }
 

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"runtime"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/bgp"
@@ -21,6 +22,8 @@ const (
 	handoverTime = 4 * time.Second
 	// handoverInterval is the time between two checks whether all addresses are handed over.
 	handoverInterval = 20 * time.Millisecond
+	// stackSize bounds the stacks in the log, in bytes.
+	stackSize = 32 << 10
 )
 
 // HandOver waits for the order to stop. Then it waits until other nodes announce the addresses of this node, as far as
@@ -52,12 +55,34 @@ func (w *Loop) HandOver(whole context.Context, stop <-chan struct{}) {
 	w.log.Info("stopping", "handedOver", err == nil, "after", time.Since(start).Round(time.Millisecond))
 }
 
+// offer asks other nodes to take over the addresses of this node, because its plan loop hangs. It tells them that this
+// speaker stops, and answers until they announce. Routes stay. It logs last, since the run may hang in the log.
+func (w *Loop) offer() {
+	isRepeated := w.stops.hung.Swap(true)
+	if !isRepeated {
+		w.loop.Kick() // the next run hands over as an orderly stop does, and the run after it takes addresses back
+	}
+
+	w.sinks.Layer2.Offer()
+	w.sources.Membership.sendStopping()
+
+	if !isRepeated {
+		stacks := make([]byte, stackSize)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		w.log.Error("a run of the plan loop hangs: other nodes are asked to take over the addresses of this node",
+			"for", hangTime, "stacks", string(stacks))
+	}
+}
+
+// countOffered returns how many addresses no node has taken over yet.
+func (w *Loop) countOffered() int { return len(w.sinks.Layer2.Offered()) }
+
 // isHandedOver reports whether the other speakers know that this one stops, and have taken over its addresses, and
 // whether its routes are withdrawn.
 func (w *Loop) isHandedOver() bool {
 	isKnown := w.stops.saidGoodbye.Load() || w.stops.hung.Load()
 	return isKnown &&
-		len(w.sinks.Layer2.Offered()) == 0 &&
+		w.countOffered() == 0 &&
 		len(w.sinks.Layer2.HandingOver()) == 0 &&
 		w.last.Load().plan().Withdraws.IsZero()
 }

@@ -97,12 +97,26 @@ func (w *Loop) read(links []lb.Interface) inputs {
 // observe sets what the sources watch, as the objects say. Liveness follows once the membership is read.
 func (w *Loop) observe(in inputs) {
 	w.sources.Links.SetSurroundings(facts.Surroundings(in.state, w.node))
-	here, _ := w.splitProxies(in.state.ProxyPods)
+	here, _ := splitProxies(in.state.ProxyPods, w.node)
 	w.sources.Proxies.Set(here)
 	w.sources.Endpoints.Set(w.healthPorts(in))
 	w.sources.Membership.observe(in.state.Speakers, func(own netip.Addr) []heartbeat.Link {
 		return facts.FrameLinks(in.state, in.links, own)
 	})
+}
+
+// proxyPods adds to the proxies of this node what each of them serves. They serve nothing while the kernel refuses the
+// table that leads to them. It reports false while their first answers are awaited: until then the table of an earlier
+// run stays.
+func (w *Loop) proxyPods(pods []lb.ProxyPod) (out []lb.ProxyPod, settled bool) {
+	_, elsewhere := splitProxies(pods, w.node)
+	here, settled := w.sources.Proxies.Pods()
+	if w.sinks.Divert.Failure() != nil {
+		for i := range here {
+			here[i].Frontends = map[lb.Key]map[uint16]uint16{}
+		}
+	}
+	return append(elsewhere, here...), settled
 }
 
 // healthPorts returns the ports at which kube-proxy reports what it serves here; none where another program delivers.
