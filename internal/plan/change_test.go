@@ -40,6 +40,7 @@ func next(m *Memory, s *lb.State) {
 	p := m.ForNode("node1", *s)
 	s.Here.Previous = &lb.Previous{Owners: p.Owners, Relays: p.Relays}
 	s.Here.Advertised = p.Advertised
+	s.Here.Newcomers = p.Newcomers
 }
 
 // singleChanges are changes, by name.

@@ -301,6 +301,7 @@ func (w *town) carryOut(p Plan) {
 	if w.IntN(8) > 0 {
 		w.Here.Previous = &lb.Previous{Owners: p.Owners, Relays: p.Relays}
 		w.Here.Advertised = p.Advertised
+		w.Here.Newcomers = p.Newcomers
 	}
 }
 
