@@ -22,7 +22,9 @@ func (d *Detector) sendHeartbeats(at time.Duration) {
 	if len(d.ring) > 0 {
 		s.probed = (s.probed + 1) % len(d.ring)
 	}
+	d.usesFrames = false
 	for i, p := range d.ring {
+		d.chooseCarriers(at, p)
 		d.sendHeartbeat(at, p, i == s.probed)
 	}
 }

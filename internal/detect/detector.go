@@ -72,6 +72,8 @@ type Detector struct {
 	hearsNone bool
 	// hearsSome reports whether this node hears some nodes well, and they do not complain that they lost it.
 	hearsSome bool
+	// usesFrames reports whether packets to any peer go as frames too.
+	usesFrames bool
 
 	// version rises with each change of what is known.
 	version   uint64

@@ -25,14 +25,14 @@
 // These go in:
 //
 //   - SetPeers: the nodes that exist. A Detector discovers none.
-//   - Receive: a packet that is authentic and came from its sender's address.
+//   - Receive: a packet that is authentic and came from its sender's address. ReceiveFrame: the same as a frame.
 //   - ReceiveRefusal: a kernel refused a packet, because no speaker listens on its node.
 //   - ReceiveAnswer: the answer to a question for the wire.
 //   - Tick: time alone. Leave: the end of the speaker.
 //
 // These come out, after each of them:
 //
-//   - TakePackets: the packets to send, each to the node Packet.To.
+//   - TakePackets: the packets to send, each to the node Packet.To, as a frame too where AsFrame says so.
 //   - TakeQuestions: the silent nodes to ask on the wire, by echo, ARP or NDP: whether they and other machines answer.
 //   - Due: the time of the next Tick.
 //   - View: the status of every node, and the state of this node's own link.

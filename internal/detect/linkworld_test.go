@@ -104,7 +104,7 @@ func (w *world) carryFrame(from *node, p Packet) {
 	arrives := w.clock + 50*time.Microsecond + time.Duration(w.random.Int64N(int64(w.late)))
 	w.at(arrives, func() {
 		if to.end != nil {
-			to.end.waiting = append(to.end.waiting, arrival{p, w.clock})
+			to.end.waiting = append(to.end.waiting, arrival{Packet: p, at: w.clock})
 		}
 	})
 }

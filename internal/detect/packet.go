@@ -32,7 +32,10 @@ type Packet struct {
 	HearsBadly bool
 	// HearsNone reports whether the sender hears none of several nodes, and does not know which side is faulty.
 	HearsNone bool
-	Claims    []NodeClaim
+	// LacksDatagrams asks for frames: the sender gets no datagrams of the receiver. Only a packet that goes as a frame
+	// has it, because older speakers do not read it.
+	LacksDatagrams bool
+	Claims         []NodeClaim
 }
 
 // The layout of a packet, in network byte order: version, flags, hold in ms, six numbers of 64 bits, number of the
@@ -58,13 +61,20 @@ const (
 	FlagWatch       = 1 << 0
 	FlagHeartbeat   = 1 << 2
 	ChallengeOffset = 4 + 4*8
-
-	allFlags = 1<<7 - 1
 )
 
 // flags returns the flags of a packet, the lowest bit first.
-func (p *Packet) flags() [7]*bool {
-	return [...]*bool{&p.Watch, &p.Ping, &p.Heartbeat, &p.Complains, &p.HearsBadly, &p.Lost, &p.HearsNone}
+func (p *Packet) flags() [8]*bool {
+	return [...]*bool{
+		&p.Watch,
+		&p.Ping,
+		&p.Heartbeat,
+		&p.Complains,
+		&p.HearsBadly,
+		&p.Lost,
+		&p.HearsNone,
+		&p.LacksDatagrams,
+	}
 }
 
 // Append writes the packet behind b.
@@ -96,7 +106,7 @@ func (p *Packet) Append(b []byte) []byte {
 // ParsePacket reads a packet that is all of b. It puts the claims into the memory of claims, and reports whether the
 // packet is valid.
 func ParsePacket(b []byte, claims []NodeClaim) (p Packet, ok bool) {
-	if len(b) < headLen || b[0] != layoutVersion || b[1]&^allFlags != 0 {
+	if len(b) < headLen || b[0] != layoutVersion {
 		return Packet{}, false
 	}
 

@@ -37,15 +37,16 @@ type peerState struct {
 	followsLinks bool
 
 	allowance
+	carriers
 	suspicion *peerSuspicion
 	reception reception
 	wire      wireEvidence
 	peerClaim
 	complaints
 
-	// refusedAt is when the peer's kernel last refused a packet. pingedAt is when it last got a packet to refuse
-	// while its speaker was down.
-	refusedAt, pingedAt time.Duration
+	// refusedAt is when the peer's kernel last refused a packet. rejectedAt is when a firewall last did in its name.
+	// pingedAt is when it last got a packet to refuse while its speaker was down.
+	refusedAt, rejectedAt, pingedAt time.Duration
 }
 
 // peerSession is the session with the run of a peer that answered this node's challenge.
@@ -89,7 +90,7 @@ func (d *Detector) SetPeers(at time.Duration, peers []Peer) {
 		p := d.peers[id]
 		if p == nil {
 			p = &peerState{id: id, name: listed.Name, gossipSince: at}
-			p.About = id
+			p.About, p.datagramAt = id, at
 		}
 		if p.gossip != listed.Gossip {
 			p.gossip, p.gossipSince = listed.Gossip, at

@@ -7,14 +7,19 @@ const challengeInterval = 20 * time.Millisecond
 
 // Receive takes a packet that is authentic and came from its sender's address. A packet that waited may have come
 // before the last Tick, but not before the one before.
-func (d *Detector) Receive(at time.Duration, p Packet) {
+func (d *Detector) Receive(at time.Duration, p Packet) { d.receive(at, p, false) }
+
+// receive takes a packet that came as a frame or as a datagram.
+func (d *Detector) receive(at time.Duration, p Packet, isFrame bool) {
 	from := d.peers[p.From]
 	if from == nil || p.To != d.self {
 		return
 	}
 
 	isNewRun := from.session.boot != p.Boot
-	if !d.acceptsSession(at, from, p) {
+	isAccepted := d.acceptsSession(at, from, p)
+	from.noteCarrier(at, p, isFrame)
+	if !isAccepted {
 		return
 	}
 	if p.HearsNone && !isNewRun && d.hearsWellWithout(at, from) {
@@ -64,6 +69,7 @@ func (d *Detector) noteHeard(at time.Duration, from *peerState, p Packet, isNewR
 	if from.lastHeard == 0 || at-from.lastHeard > heardTime {
 		d.version++
 	}
+	from.noteRefusalRefuted(at, isNewRun)
 	from.lastHeard = at
 	from.lastAlive = max(from.lastAlive, at)
 	from.hold = p.Hold

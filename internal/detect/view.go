@@ -29,8 +29,9 @@ type Member struct {
 	Status Status
 	// Heard reports whether heartbeats of the node have come. Without them its status comes from gossip.
 	Heard bool
-	// Blocked reports whether gossip hears the node and heartbeats do not arrive, as when their port is blocked.
-	Blocked bool
+	// Blocked reports whether heartbeats of the node do not arrive as datagrams, as when their port is blocked, though
+	// gossip hears the node or frames arrive. ByFrames reports whether frames do.
+	Blocked, ByFrames bool
 	// GossipBlocked reports whether heartbeats arrive and gossip does not hear the node, as when its port is blocked.
 	GossipBlocked bool
 	// Deaths counts how often the node was declared dead recently, outside of a hold-down.
@@ -158,6 +159,7 @@ func (d *Detector) members(at time.Duration) []Member {
 	hasRecentDeath := d.hasRecentDeath(at)
 	for _, p := range d.ring {
 		status := d.status(at, p)
+		isBlocked := p.isBlocked(at, status)
 		isSuspect := p.suspicion != nil
 		isSilent := isSuspect && (hasRecentDeath || at-p.suspicion.startedAt > verdictTime)
 		isSilent = isSilent || d.isOnLinksAlone(at, p)
@@ -165,7 +167,8 @@ func (d *Detector) members(at time.Duration) []Member {
 			Name:          p.name,
 			Status:        status,
 			Heard:         p.lastHeard != 0,
-			Blocked:       p.isBlocked(at, status),
+			Blocked:       isBlocked,
+			ByFrames:      isBlocked && p.isByFrames(at),
 			GossipBlocked: p.isGossipBlocked(at),
 			Deaths:        int(p.Deaths),
 			Silent:        status.Living() && isSilent,
@@ -199,9 +202,7 @@ func (d *Detector) status(at time.Duration, p *peerState) Status {
 func (d *Detector) isOrphaned(at time.Duration, p *peerState) bool {
 	patience := orphanTime
 	if !p.watched {
-		// It sends this node nothing but probes, one in as many intervals as it has peers.
-		probeInterval := time.Duration(len(d.ring)+1) * d.timers.Interval
-		patience = max(patience, orphanProbes*probeInterval)
+		patience = max(patience, d.probePatience())
 	} else if p.suspicion == nil || at-p.suspicion.startedAt <= orphanTime {
 		return false
 	}
@@ -210,13 +211,24 @@ func (d *Detector) isOrphaned(at time.Duration, p *peerState) bool {
 	return at-lastSign > patience
 }
 
-// isOnLinksAlone reports whether a peer counts as alive by other links alone: pods on its node may not be reached.
+// probePatience is how long a peer may not be heard that sends this node nothing but probes, one in as many intervals
+// as it has peers.
+func (d *Detector) probePatience() time.Duration {
+	probeInterval := time.Duration(len(d.ring)+1) * d.timers.Interval
+
+	return orphanProbes * probeInterval
+}
+
+// isOnLinksAlone reports whether a peer counts as alive by frames alone: pods on its node may not be reached.
 func (d *Detector) isOnLinksAlone(at time.Duration, p *peerState) bool {
-	if p.gossip || !p.onLinks.Living() {
+	switch {
+	case p.gossip:
 		return false
+	case p.isByFrames(at):
+		return true
 	}
 
-	return p.lastHeard == 0 || d.isOrphaned(at, p)
+	return p.onLinks.Living() && (p.lastHeard == 0 || d.isOrphaned(at, p))
 }
 
 // hasRecentDeath reports whether a node was given up a moment ago.
@@ -240,12 +252,19 @@ func (d *Detector) hearsNoNode(at time.Duration) bool {
 	return d.hasRecentDeath(at) || at-last > verdictTime
 }
 
-// isBlocked reports whether gossip hears a peer, and no heartbeat of it has come for longer than either needs.
+// isBlocked reports whether gossip or frames hear a peer, and no datagram of it has come for longer than any needs.
 func (p *peerState) isBlocked(at time.Duration, s Status) bool {
+	since := p.datagramAt
+	switch {
+	case p.isByFrames(at):
+	case p.gossip:
+		since = max(since, p.gossipSince)
+	default:
+		return false
+	}
 	isExpected := p.lastHeard == 0 || p.watched || s == Dead
-	silence := at - max(p.gossipSince, p.lastHeard)
 
-	return p.gossip && isExpected && silence > blockedTime
+	return isExpected && at-since > blockedTime
 }
 
 // isGossipBlocked reports whether heartbeats of a peer arrive at this moment, and gossip has not heard it for longer

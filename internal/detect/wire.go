@@ -129,8 +129,13 @@ func (d *Detector) linkFails() bool {
 // pathFails reports whether no speaker hears another one, as far as this node can tell.
 func (d *Detector) pathFails(at time.Duration) bool { return d.isAlone(at) && d.link.isDivided(at) }
 
-// isRefusing reports whether the last sign of the peer is a refusal, by its kernel or by a firewall.
-func (p *peerState) isRefusing() bool { return p.refusedAt > max(p.lastHeard, p.wire.nodeAnsweredAt) }
+// isRefusing reports whether the last sign of the peer is a refusal, by its kernel or by a firewall that did not refuse
+// while the peer was heard.
+func (p *peerState) isRefusing() bool {
+	isRejected := p.rejectedAt != 0 && p.refusedAt-p.rejectedAt < rejectedTime
+
+	return !isRejected && p.refusedAt > max(p.lastHeard, p.wire.nodeAnsweredAt)
+}
 
 // answersOnWire reports whether the peer answers on the wire while its heartbeats are lost.
 func (p *peerState) answersOnWire() bool { return p.wire.nodeAnsweredAt > p.lastHeard }

@@ -35,8 +35,12 @@ type world struct {
 	blocked func(from, to *node) bool
 	// rejected says which heartbeats a firewall refuses at their destination, in its name.
 	rejected func(from, to *node) bool
+	// dropped says which frames do not arrive on the link of the heartbeats, though all else does.
+	dropped func(from, to *node) bool
 	// noWire: no link is shared on which a node could be asked.
 	noWire bool
+	// announcesNothing: no node has an address that it could be asked for.
+	announcesNothing bool
 	// noGateway: no foreign machine was ever there.
 	noGateway bool
 	// answersARP: the switch next to each node answers ARP for all machines. It has no echo.
@@ -132,7 +136,8 @@ type node struct {
 // arrival is a packet with the time when it came.
 type arrival struct {
 	Packet
-	at time.Duration
+	at      time.Duration
+	isFrame bool
 }
 
 // routine: it does not wake the thread, see choice.
@@ -284,7 +289,11 @@ func (n *node) run() {
 	n.waiting = nil
 	for _, a := range waiting {
 		at := n.clock()
-		if a.routine() {
+		switch {
+		case a.isFrame:
+			n.d.ReceiveFrame(a.at+n.skew, a.Packet)
+			continue
+		case a.routine():
 			at = a.at + n.skew
 		}
 		n.d.Receive(at, a.Packet)
@@ -297,6 +306,9 @@ func (n *node) run() {
 	for _, p := range n.d.TakePackets() {
 		n.sent++
 		w.carry(n, p)
+		if n.d.AsFrame(&p) {
+			w.carryAsFrame(n, p)
+		}
 	}
 	if n.slow > 0 {
 		n.pausedUntil = w.clock + n.slow/2 + time.Duration(w.random.Int64N(int64(n.slow/2)))
@@ -337,6 +349,9 @@ func (w *world) ask(from *node, q WireQuestion) {
 		return Unanswered
 	}
 	d, answer := from.d, WireAnswer{Node: reply(node), Foreign: reply(foreign)}
+	if w.announcesNothing {
+		answer.Node = NotAsked
+	}
 	switch {
 	case answer.Foreign == Answered && !w.noGateway:
 		from.foreignAt = w.clock
@@ -401,10 +416,26 @@ func (w *world) carry(from *node, p Packet) {
 		case to.killed, w.rejected != nil && w.rejected(from, to):
 			to.refuse(from)
 		default:
-			to.waiting = append(to.waiting, arrival{p, w.clock})
+			to.waiting = append(to.waiting, arrival{Packet: p, at: w.clock})
 			if !p.routine() || to.d.HasSuspect() {
 				to.plan(max(w.clock, to.pausedUntil))
 			}
+		}
+	})
+}
+
+// carryAsFrame carries a packet on the link of the heartbeats as a frame, which wakes the thread.
+func (w *world) carryAsFrame(from *node, p Packet) {
+	to := w.byID[p.To]
+	isDropped := w.noWire || w.dropped != nil && w.dropped(from, to)
+	if isDropped || !to.up || !w.passes(from, to) {
+		return
+	}
+	arrives := w.clock + 50*time.Microsecond + time.Duration(w.random.Int64N(int64(w.late)))
+	w.at(arrives, func() {
+		if to.up && !to.killed {
+			to.waiting = append(to.waiting, arrival{Packet: p, at: w.clock, isFrame: true})
+			to.plan(max(w.clock, to.pausedUntil))
 		}
 	})
 }
