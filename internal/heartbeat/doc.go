@@ -42,6 +42,9 @@
 // heartbeats, and so do a suspect's. The first link has heartbeats as often as the addresses, the others one in 16
 // intervals. Refusals count on every link, so that a restart of a speaker is no loss of its links.
 //
+// The link of the node's own address has no Detector of its own. Only hellos go there, until datagrams of a peer do not
+// arrive: then the same packets go as frames too.
+//
 // # Budget
 //
 // Real-time priority has a budget, so that no fault or flood starves the node: the packets read between two

@@ -107,8 +107,7 @@ func (h *Heartbeat) Set(peers []Peer) {
 	h.sendOrder(order{Peers: h.peers})
 }
 
-// SetLinks sets the interfaces on which this node sends heartbeats too, by frames. The interface with Config.Address is
-// not among them.
+// SetLinks sets the interfaces on which this node sends heartbeats too, by frames.
 func (h *Heartbeat) SetLinks(links []Link) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -17,6 +18,9 @@ type Link struct {
 	MAC   macAddress
 	// Fast has heartbeats sent there as often as to nodes' addresses.
 	Fast bool
+	// NodePath marks the link of Config.Address. The packets to nodes' addresses go there as frames too while datagrams
+	// do not arrive.
+	NodePath bool
 }
 
 const (
@@ -124,8 +128,16 @@ func (t *beatThread) setLinks(links []Link, opened []*linkPath) {
 		go rt.CloseFile(l.fd) // the thread does not wait for it
 		return true
 	})
+	if t.nodePath != nil && !slices.Contains(links, t.nodePath.Link) {
+		t.setNodePath(nil)
+	}
 
 	for _, l := range opened {
+		if l.NodePath {
+			t.setNodePath(l)
+			continue
+		}
+
 		config := detect.Config{
 			Timers:   timersOf(l.Link, t.Timers),
 			NodeName: t.NodeName,
@@ -148,6 +160,11 @@ func setFrameFilter(fd int, seals []*rt.Seal) {
 // setLinkPeers gives the detector of a link the nodes on it.
 func (t *beatThread) setLinkPeers(at time.Duration, l *linkPath) {
 	l.hasNewEnds = false
+	if l.NodePath {
+		maps.DeleteFunc(l.ends, func(id detect.NodeID, _ *farEnd) bool { return t.names[id] == "" })
+		return
+	}
+
 	var peers []detect.Peer
 	for id := range l.ends {
 		name, isListed := t.names[id]
@@ -226,7 +243,7 @@ func (t *beatThread) receiveFrames(l *linkPath) {
 }
 
 // frameLimit returns how many frames are read from one link in an interval. A flood there takes nothing from others.
-func (t *beatThread) frameLimit() int { return max(t.readLimit/len(t.links), maxBatch) }
+func (t *beatThread) frameLimit() int { return max(t.readLimit/max(len(t.links), 1), maxBatch) }
 
 // receiveFrame takes a frame that came at a time.
 func (t *beatThread) receiveFrame(at time.Duration, l *linkPath, frame []byte) {
@@ -247,6 +264,9 @@ func (t *beatThread) receiveFrame(at time.Duration, l *linkPath, frame []byte) {
 	isKnown := t.isFarEnd(at, l, f.packet.From, f.from)
 	switch {
 	case !isKnown:
+	case l.NodePath && f.isHello():
+	case l.NodePath:
+		l.detector.ReceiveFrame(at, f.packet)
 	case f.isHello():
 		l.detector.ReceiveHello(at, f.packet.From)
 	default:
@@ -263,7 +283,7 @@ func (t *beatThread) isFarEnd(at time.Duration, l *linkPath, id detect.NodeID, f
 	case end != nil && end.linkEnd == from:
 		end.seenAt = at
 		return true
-	case end != nil && at-l.detector.LastHeard(id) < replaceTime:
+	case end != nil && at-l.lastHeard(id) < replaceTime:
 		return false
 	}
 
@@ -271,6 +291,15 @@ func (t *beatThread) isFarEnd(at time.Duration, l *linkPath, id detect.NodeID, f
 	l.hasNewEnds = l.hasNewEnds || end == nil
 
 	return true
+}
+
+// lastHeard returns when the known end of a node was last heard. Datagrams show nothing about it.
+func (l *linkPath) lastHeard(id detect.NodeID) time.Duration {
+	if l.NodePath {
+		return l.ends[id].seenAt
+	}
+
+	return l.detector.LastHeard(id)
 }
 
 // sendHello sends a hello, which also teaches switches where this node is.

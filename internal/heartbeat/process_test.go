@@ -118,7 +118,7 @@ func speak(t *testing.T, name string, multiplier int, peers []string) {
 	})
 	must(t, err)
 	h.Set(all)
-	h.SetLinks(otherLinks())
+	h.SetLinks(append(nodePathLinks(), otherLinks()...))
 	go func() {
 		for l := range lines {
 			b, err := json.Marshal(l)
@@ -151,8 +151,22 @@ func otherLinks() (links []Link) {
 		if err != nil {
 			return links
 		}
-		links = append(links, Link{l.Name, l.Index, macAddress(l.HardwareAddr), len(links) == 0})
+		links = append(links, Link{
+			Name: l.Name, Index: l.Index, MAC: macAddress(l.HardwareAddr), Fast: len(links) == 0,
+		})
 	}
+}
+
+// nodePathEnv has a speaker send frames on the link of its address.
+const nodePathEnv = "HOLDFAST_HEARTBEAT_NODE_PATH"
+
+// nodePathLinks returns the link of the speaker's address.
+func nodePathLinks() (links []Link) {
+	l, err := net.InterfaceByName("eth0")
+	if err != nil || os.Getenv(nodePathEnv) == "" {
+		return nil
+	}
+	return []Link{{Name: l.Name, Index: l.Index, MAC: macAddress(l.HardwareAddr), NodePath: true}}
 }
 
 // speaker is one such process, in a namespace of its own.
@@ -168,6 +182,9 @@ type speaker struct {
 	log io.Writer
 	// links is how many more links all nodes have, without addresses.
 	links int
+	// verdict has the firewall of the first node drop or reject heartbeats, and all speakers send frames on the link of
+	// their address.
+	verdict string
 }
 
 // cluster starts n speakers on one LAN; multipliers belong to the first speakers.
@@ -206,6 +223,13 @@ func clusterWith(t testing.TB, first speaker, n int, address string, multipliers
 			bits = "/64"
 		}
 		s.ns.AddAddress("eth0", fmt.Sprintf(address, i+1)+bits)
+		if first.verdict != "" {
+			s.env = append(s.env, nodePathEnv+"=1")
+		}
+		if i == 0 && first.verdict != "" {
+			s.ns.Output("nft", "add table inet wall; add chain inet wall in { type filter hook input priority 0; }; "+
+				fmt.Sprintf("add rule inet wall in udp dport %d %s", testPort, first.verdict))
+		}
 		multiplier := 0
 		if i < len(multipliers) {
 			multiplier = multipliers[i]

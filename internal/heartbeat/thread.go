@@ -56,6 +56,8 @@ type beatThread struct {
 	links       []*linkPath
 	linkViews   []detect.LinkView
 	openedLinks []Link
+	// nodePath is the link of Address, with the detector above; nil where it is not known.
+	nodePath *linkPath
 	// frames is the memory for the frames of any link.
 	frames *batchSocket
 
@@ -121,6 +123,7 @@ func (t *beatThread) run() {
 		}
 		t.step()
 		t.accountCPU()
+		t.watchNodePath()
 		sleep := t.nextDue() - boottime()
 		t.sockets.wait(sleep, t.read < t.readLimit, t.detector.HasSuspect(), t.refusalsRead < maxRefusals)
 	}
@@ -140,6 +143,7 @@ func (t *beatThread) run() {
 func (t *beatThread) step() {
 	t.carryOutOrders()
 	t.receive()
+	t.stepNodePath()
 	// The lease's clock first: time that passes in between shortens the lease.
 	leasedAt := monotonic()
 	at := boottime()
@@ -148,6 +152,9 @@ func (t *beatThread) step() {
 		t.read, t.refusalsRead = 0, 0
 		for _, l := range t.links {
 			l.read = 0
+		}
+		if t.nodePath != nil {
+			t.nodePath.read = 0
 		}
 	}
 
@@ -235,6 +242,9 @@ func (t *beatThread) setKeys(keys [][]byte) {
 	for _, l := range t.links {
 		setFrameFilter(l.fd, t.frameSeals)
 	}
+	if t.nodePath != nil {
+		setFrameFilter(t.nodePath.fd, t.frameSeals)
+	}
 }
 
 func (t *beatThread) setPeers(peers []Peer) {
@@ -258,6 +268,9 @@ func (t *beatThread) setPeers(peers []Peer) {
 	t.detector.SetPeers(boottime(), listed)
 	for _, l := range t.links {
 		t.setLinkPeers(boottime(), l)
+	}
+	if t.nodePath != nil {
+		t.setLinkPeers(boottime(), t.nodePath)
 	}
 	t.readLimit = 500 + 5*len(peers)
 }
@@ -394,12 +407,15 @@ func (t *beatThread) isOwnPacket(packet []byte) bool {
 func (t *beatThread) send() {
 	packets := t.detector.TakePackets()
 	for i := range packets {
-		to := t.addrs[packets[i].To]
+		p := &packets[i]
+		to := t.addrs[p.To]
 		if to != nil {
-			t.sockets.out.queue(t.seals[0], &packets[i], to)
+			t.sockets.out.queue(t.seals[0], p, to)
 		}
+		t.queueAsFrame(p)
 	}
 	t.sockets.out.flush()
+	t.frames.flush()
 
 	for _, q := range t.detector.TakeQuestions() {
 		select {

@@ -19,6 +19,7 @@ const (
 	urgentFile
 	routineFile
 	refusalsFile
+	nodePathFile
 	files
 )
 
