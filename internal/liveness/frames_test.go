@@ -87,7 +87,7 @@ func TestFramesAreDropped(t *testing.T) {
 // wantProblem expects that a problem is reported, or not.
 func (n *secondNetwork) wantProblem(what string, reason lb.Reason, want bool) {
 	n.t.Helper()
-	problems := networkProblems(n.config, nil, nil, n.findings())
+	problems := networkProblems(n.config, nil, nil, "", n.findings())
 	isReported := slices.ContainsFunc(problems, func(p lb.Problem) bool { return p.Reason == reason })
 	if isReported != want {
 		n.t.Errorf("%s: %s is reported %t, want %t: %v", what, reason, isReported, want, problems)

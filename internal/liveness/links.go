@@ -341,6 +341,16 @@ func hasAddress(own lb.Interface, address netip.Addr) bool {
 	return slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Addr() == address })
 }
 
+// linkOf returns the name of the link that has an address.
+func linkOf(links []lb.Interface, address netip.Addr) string {
+	i := slices.IndexFunc(links, func(l lb.Interface) bool { return l.CanAnnounce() && hasAddress(l, address) })
+	if i < 0 {
+		return ""
+	}
+
+	return links[i].Name
+}
+
 // countOthers returns how many other living nodes have a link to the same network that is not silent.
 func (l *linkWatcher) countOthers(own lb.Interface, known Known) (count int) {
 	frames := known.framesOn(own.Name)

@@ -135,7 +135,9 @@ func (m *Monitor) State() State {
 	s.CutOffFrom = m.cutOffFrom()
 	s.Partition = m.reader.partition
 	s.yield()
-	s.Problems = append(networkProblems(m.config, view.Members, m.wire.withoutEcho(), links), m.cutOffProblems()...)
+	nodePath := linkOf(m.config.Links(), m.known.Address)
+	s.Problems = networkProblems(m.config, view.Members, m.wire.withoutEcho(), nodePath, links)
+	s.Problems = append(s.Problems, m.cutOffProblems()...)
 
 	return s
 }

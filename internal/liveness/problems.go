@@ -9,19 +9,33 @@ import (
 )
 
 // networkProblems returns what a user must fix in the network around a node: heartbeats, gossip and echoes that do not
-// arrive, and links that the node leaves to other nodes.
-func networkProblems(c Config, members []detect.Member, withoutEcho []string, links linkFindings) []lb.Problem {
+// arrive, and links that the node leaves to other nodes. nodePath is the link of the node's address, if that is known.
+func networkProblems(
+	c Config,
+	members []detect.Member,
+	withoutEcho []string,
+	nodePath string,
+	links linkFindings,
+) []lb.Problem {
 	var out []lb.Problem
 	add := func(reason lb.Reason, format string, args ...any) {
 		out = append(out, lb.Problem{Object: c.Node, Reason: reason, Message: fmt.Sprintf(format, args...)})
 	}
 
-	blocked, gossipBlocked := blockedMembers(members)
+	isByFrames := func(m detect.Member) bool { return m.Blocked && m.ByFrames }
+	byFrames := namesOf(members, isByFrames)
+	if len(byFrames) > 0 {
+		add(lb.HeartbeatsBlocked, "node %s gets no heartbeats from %s on UDP port %d of link %s: frames of their speakers "+
+			"there stand in for them", c.Node.Name, lb.SomeOf(byFrames), c.HeartbeatPort, nodePath)
+	}
+
+	blocked := namesOf(members, func(m detect.Member) bool { return m.Blocked && !m.ByFrames })
 	if len(blocked) > 0 {
 		add(lb.HeartbeatsBlocked, "node %s gets no heartbeats from %s on UDP port %d, though their speakers answer gossip: "+
 			"a failover takes seconds", c.Node.Name, lb.SomeOf(blocked), c.HeartbeatPort)
 	}
 
+	gossipBlocked := namesOf(members, func(m detect.Member) bool { return m.GossipBlocked })
 	if len(gossipBlocked) > 0 {
 		add(lb.HeartbeatsBlocked, "node %s gets no gossip from %s on TCP and UDP port %d, though their heartbeats arrive: "+
 			"it does not learn what they can announce, so that an address may have no announcer or two",
@@ -58,20 +72,14 @@ func networkProblems(c Config, members []detect.Member, withoutEcho []string, li
 	return out
 }
 
-// blockedMembers returns the names of members whose heartbeats, and whose gossip, do not arrive.
-func blockedMembers(members []detect.Member) (blocked, gossipBlocked []string) {
+// namesOf returns the names of the members that match.
+func namesOf(members []detect.Member, matches func(detect.Member) bool) (names []string) {
 	for _, m := range members {
-		if m.Blocked {
-			blocked = append(blocked, m.Name)
-		}
-
-		if m.GossipBlocked {
-			gossipBlocked = append(gossipBlocked, m.Name)
+		if matches(m) {
+			names = append(names, m.Name)
 		}
 	}
+	slices.Sort(names)
 
-	slices.Sort(blocked)
-	slices.Sort(gossipBlocked)
-
-	return blocked, gossipBlocked
+	return names
 }

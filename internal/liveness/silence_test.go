@@ -329,10 +329,11 @@ func TestEchoBlocked(t *testing.T) {
 func TestPortsBlocked(t *testing.T) {
 	c := Config{Node: node("w1"), MembersPort: 7947, HeartbeatPort: 7948}
 	for want, member := range map[string]detect.Member{
-		"node w1 gets no heartbeats from w2 on UDP port 7948, though": {Name: "w2", Blocked: true},
-		"node w1 gets no gossip from w2 on TCP and UDP port 7947, ":   {Name: "w2", GossipBlocked: true},
+		"node w1 gets no heartbeats from w2 on UDP port 7948, though":    {Name: "w2", Blocked: true},
+		"node w1 gets no heartbeats from w2 on UDP port 7948 of link e0": {Name: "w2", Blocked: true, ByFrames: true},
+		"node w1 gets no gossip from w2 on TCP and UDP port 7947, ":      {Name: "w2", GossipBlocked: true},
 	} {
-		got := networkProblems(c, []detect.Member{{Name: "w1"}, member, {Name: "w3"}}, nil, linkFindings{})
+		got := networkProblems(c, []detect.Member{{Name: "w1"}, member, {Name: "w3"}}, nil, "e0", linkFindings{})
 		if len(got) != 1 || got[0].Reason != lb.HeartbeatsBlocked || !strings.HasPrefix(got[0].Message, want) {
 			t.Errorf("%+v: %+v", member, got)
 		}
