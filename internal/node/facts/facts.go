@@ -53,9 +53,9 @@ func Member(links []lb.Interface, refused []lb.Refusal, silent map[string]bool) 
 // maxFrameLinks bounds the links on which this node sends frames, and so what they cost.
 const maxFrameLinks = 64
 
-// FrameLinks returns the links on which this node sends heartbeats by frames: all on which it can announce, except the
-// link with its address of the membership, and links with the address of a virtual router. The first is judged fastest,
-// a link that announces addresses whose L2Advertisement names no links.
+// FrameLinks returns the links on which this node sends heartbeats by frames: all on which it can announce, except
+// links with the address of a virtual router. The link with its address of the membership comes first. Of the others
+// the first is judged fastest, a link that announces addresses whose L2Advertisement names no links.
 func FrameLinks(s lb.State, links []lb.Interface, own netip.Addr) (out []heartbeat.Link) {
 	if len(s.L2Advertisements) == 0 {
 		return nil
@@ -65,8 +65,12 @@ func FrameLinks(s lb.State, links []lb.Interface, own netip.Addr) (out []heartbe
 	for _, l := range links {
 		carriesSubnet := slices.ContainsFunc(l.Prefixes, isSubnet)
 		hasAddress := slices.Contains(link.Addresses([]lb.Interface{l}), own)
-		if l.CanAnnounce() && !l.MAC.IsVirtual() && !hasAddress && (l.Usable() || carriesSubnet) {
+		switch {
+		case !l.CanAnnounce() || l.MAC.IsVirtual() || !l.Usable() && !carriesSubnet:
+		case !hasAddress:
 			framed = append(framed, l)
+		case len(out) == 0:
+			out = append(out, heartbeat.Link{Name: l.Name, Index: l.Index, MAC: l.MAC, NodePath: true})
 		}
 	}
 	order := func(l lb.Interface) string {
@@ -76,7 +80,7 @@ func FrameLinks(s lb.State, links []lb.Interface, own netip.Addr) (out []heartbe
 		return "2" + l.Name
 	}
 	slices.SortFunc(framed, func(a, b lb.Interface) int { return cmp.Compare(order(a), order(b)) })
-	for i, l := range framed[:min(len(framed), maxFrameLinks)] {
+	for i, l := range framed[:min(len(framed), maxFrameLinks-len(out))] {
 		out = append(out, heartbeat.Link{Name: l.Name, Index: l.Index, MAC: l.MAC, Fast: i == 0})
 	}
 

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// TestFrameLinks: frames go on the links on which this node can announce, beside the link with its address; first on a
-// link that announces addresses without a link of their own.
+// TestFrameLinks: frames go on the links on which this node can announce. The link with its address is marked; of the
+// others a link comes first that announces addresses without a link of their own.
 func TestFrameLinks(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	s := lb.State{L2Advertisements: []lb.L2Advertisement{{Name: "all"}}}
@@ -31,6 +31,7 @@ func TestFrameLinks(t *testing.T) {
 		{Index: 10, Name: "vrrp6.51", MAC: lb.MAC{0, 0, 0x5e, 0, 2, 51}, Up: true},
 	}
 	want := []heartbeat.Link{
+		{Name: "eth0", Index: 2, MAC: lb.MAC{2, 2}, NodePath: true},
 		{Name: "bond1", Index: 7, MAC: lb.MAC{2, 6}, Fast: true},
 		{Name: "vlan9", Index: 6, MAC: lb.MAC{2, 6}},
 		{Name: "docker0", Index: 3, MAC: lb.MAC{2, 3}},
