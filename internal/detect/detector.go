@@ -52,6 +52,9 @@ type Detector struct {
 	// watching has the peers that send heartbeats to this node, and a few that did recently.
 	watching []*peerState
 
+	// links are the Detectors of the other links.
+	links []*Detector
+
 	own           ownClaim
 	dissemination dissemination
 	link          linkEvidence

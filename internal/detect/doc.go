@@ -38,7 +38,7 @@
 //   - View: the status of every node, and the state of this node's own link.
 //   - LinkState: whether this node's own end of a link works, where another Detector judges another path.
 //
-// Each link has a Detector of its own. FoldLinks and SetFolded pass on what the other links show.
+// Each link has a Detector of its own. SetLinks connects them.
 //
 // Every time is a duration since one moment, which nothing sets and which counts suspension (CLOCK_BOOTTIME). It must
 // be later than 0, because 0 means never.

@@ -98,32 +98,30 @@ func (c *complaints) asksAgain(at time.Duration) bool {
 	return c.askedAt != 0 && at-c.askedAt <= 2*slowQueryInterval && c.askedAt-c.askingSince >= askingTime
 }
 
-// FoldLinks returns what all links show about each node: a node is alive if it is alive on any of them, and dead only
-// if it is dead on every one on which it was heard.
-func FoldLinks(links []LinkView) map[string]Status {
-	folded := map[string]Status{}
-	for _, l := range links {
-		for _, p := range l.Peers {
-			before, isKnown := folded[p.Name]
-			if !isKnown || p.Status < before {
-				folded[p.Name] = p.Status
-			}
+// SetLinks sets the Detectors of the other links. What they show counts for this one too where it cannot judge
+// itself: a node that it never heard, and all while no node hears another one here.
+func (d *Detector) SetLinks(links []*Detector) { d.links = links }
+
+// onLinks returns what the other links show about a peer: it is alive if it is alive on any of them, and dead only if
+// it is dead on every one on which it was heard. It returns Unknown if it never was. The usual peer lives on the first
+// link: a thousand of them on many links cost little.
+func (d *Detector) onLinks(p *peerState) (folded Status) {
+	for _, l := range d.links {
+		there := l.peers[p.id]
+		if there == nil || there.lastHeard == 0 {
+			continue
+		}
+
+		status := max(there.Status, Alive)
+		if folded == Unknown || status < folded {
+			folded = status
+		}
+		if folded.Living() {
+			break
 		}
 	}
 
 	return folded
-}
-
-// SetFolded sets what FoldLinks returned last. It counts for this Detector too where that cannot judge itself: a node
-// that it never heard, and all while no node hears another one here.
-func (d *Detector) SetFolded(statuses map[string]Status) {
-	for _, p := range d.ring {
-		before := p.onLinks
-		p.onLinks = statuses[p.name]
-		if p.onLinks != before {
-			d.version++
-		}
-	}
 }
 
 // followLinks takes deaths on all links over, and withdraws a death when its node is heard there again. A link that
@@ -132,10 +130,10 @@ func (d *Detector) followLinks(at time.Duration) {
 	pathFails := at >= d.grace.until && d.pathFails(at)
 	for _, p := range d.ring {
 		switch {
-		case p.onLinks == Dead && pathFails && d.status(at, p).Living():
+		case pathFails && d.onLinks(p) == Dead && d.status(at, p).Living():
 			d.declare(at, p, Dead, true)
 			p.followsLinks = true
-		case p.followsLinks && (p.onLinks.Living() || !p.private):
+		case p.followsLinks && (d.onLinks(p).Living() || !p.private):
 			p.followsLinks = false
 			if p.private {
 				d.withdrawPrivateVerdict(at, p)

@@ -2,7 +2,6 @@ package detect
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -296,29 +295,32 @@ func TestHelloOfPeerThatKnowsAnotherEnd(t *testing.T) {
 	}
 }
 
-func TestFoldLinks(t *testing.T) {
-	view := func(statuses ...Status) (v LinkView) {
-		for i, s := range statuses {
-			if s != Unknown {
-				v.Peers = append(v.Peers, LinkPeer{Name: fmt.Sprint("n", i), Status: s})
-			}
-		}
-		return v
-	}
-	for name, tt := range map[string]struct {
-		links []LinkView
-		want  map[string]Status
+// A node is alive if it is alive on any link, and dead only if it is dead on every one on which it was heard.
+func TestOnLinks(t *testing.T) {
+	for _, tt := range []struct {
+		onLinks []Status
+		want    Status
 	}{
-		"no link":             {nil, map[string]Status{}},
-		"one link":            {[]LinkView{view(Alive, Dead)}, map[string]Status{"n0": Alive, "n1": Dead}},
-		"alive on another":    {[]LinkView{view(Dead, Dead), view(Alive, Dead)}, map[string]Status{"n0": Alive, "n1": Dead}},
-		"alive on an earlier": {[]LinkView{view(Alive), view(Dead)}, map[string]Status{"n0": Alive}},
-		"heard on one":        {[]LinkView{view(Dead), view(Unknown, Dead)}, map[string]Status{"n0": Dead, "n1": Dead}},
-		"its speaker alone":   {[]LinkView{view(SpeakerDown), view(Dead)}, map[string]Status{"n0": SpeakerDown}},
-		"left":                {[]LinkView{view(Left), view(HoldDown)}, map[string]Status{"n0": HoldDown}},
+		{nil, Unknown},
+		{[]Status{Unknown, Unknown}, Unknown},
+		{[]Status{Dead}, Dead},
+		{[]Status{Dead, Alive}, Alive},
+		{[]Status{Alive, Dead}, Alive},
+		{[]Status{Dead, Unknown}, Dead},
+		{[]Status{SpeakerDown, Dead}, SpeakerDown},
+		{[]Status{Left, HoldDown}, HoldDown},
 	} {
-		if got := FoldLinks(tt.links); !maps.Equal(got, tt.want) {
-			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		d := &Detector{}
+		for _, s := range tt.onLinks {
+			p := &peerState{}
+			p.Status = s
+			if s != Unknown {
+				p.lastHeard = ms
+			}
+			d.links = append(d.links, &Detector{peers: map[NodeID]*peerState{1: p}})
+		}
+		if got := d.onLinks(&peerState{id: 1}); got != tt.want {
+			t.Errorf("%v: %v, want %v", tt.onLinks, got, tt.want)
 		}
 	}
 }

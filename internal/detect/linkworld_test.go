@@ -41,6 +41,7 @@ func (n *node) bootLink() {
 		Random: func() uint64 { return n.world.random.Uint64() | 1 },
 	}, n.d.LastBeat())}
 	n.setLinkPeers()
+	n.d.SetLinks([]*Detector{n.end.d})
 }
 
 // setLinkPeers sets the nodes on the clients' network, as their hellos do.
@@ -81,18 +82,7 @@ func (n *node) runLink() {
 	for _, p := range end.d.TakePackets() {
 		w.carryFrame(n, p)
 	}
-	n.d.SetFolded(FoldLinks([]LinkView{n.linkView()}))
 	n.judgeLink()
-}
-
-func (n *node) linkView() LinkView {
-	v := LinkView{Link: "clients", State: n.end.d.LinkState(n.clock(), n.d)}
-	for _, m := range n.end.d.members(n.clock())[1:] {
-		if m.Heard {
-			v.Peers = append(v.Peers, LinkPeer{Name: m.Name, Status: m.Status})
-		}
-	}
-	return v
 }
 
 // carryFrame carries a frame on the clients' network.

@@ -32,8 +32,7 @@ type peerState struct {
 	watched, listed bool
 	// isWatcher reports whether this node sends heartbeats to the peer.
 	isWatcher bool
-	// onLinks is what other links show: see SetFolded. followsLinks reports whether this Detector's verdict is theirs.
-	onLinks      Status
+	// followsLinks reports whether this Detector follows the verdict of the other links.
 	followsLinks bool
 
 	allowance
@@ -99,6 +98,7 @@ func (d *Detector) SetPeers(at time.Duration, peers []Peer) {
 	}
 
 	d.peers = next
+	d.version++
 	d.watching = slices.DeleteFunc(d.watching, func(p *peerState) bool { return next[p.id] != p })
 	d.ring = slices.SortedFunc(maps.Values(next), func(a, b *peerState) int { return cmp.Compare(a.id, b.id) })
 

@@ -181,7 +181,7 @@ func (d *Detector) members(at time.Duration) []Member {
 
 // status weighs all evidence about a peer.
 func (d *Detector) status(at time.Duration, p *peerState) Status {
-	isKnownElsewhere := p.gossip || p.onLinks.Living()
+	isKnownElsewhere := p.gossip || d.onLinks(p).Living()
 	claimAge := at - p.claimedAt
 	switch {
 	case p.Status == SpeakerDown && !p.gossip && claimAge > SpeakerDownTime+orphanTime:
@@ -228,7 +228,7 @@ func (d *Detector) isOnLinksAlone(at time.Duration, p *peerState) bool {
 		return true
 	}
 
-	return p.onLinks.Living() && (p.lastHeard == 0 || d.isOrphaned(at, p))
+	return d.onLinks(p).Living() && (p.lastHeard == 0 || d.isOrphaned(at, p))
 }
 
 // hasRecentDeath reports whether a node was given up a moment ago.

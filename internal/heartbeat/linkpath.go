@@ -149,6 +149,12 @@ func (t *beatThread) setLinks(links []Link, opened []*linkPath) {
 		setFrameFilter(l.fd, t.frameSeals)
 		t.links = append(t.links, l)
 	}
+
+	detectors := make([]*detect.Detector, 0, len(t.links))
+	for _, l := range t.links {
+		detectors = append(detectors, l.detector)
+	}
+	t.detector.SetLinks(detectors)
 }
 
 // setFrameFilter has the kernel drop frames without a prefix of the seals.
@@ -338,8 +344,7 @@ func (t *beatThread) queueFrame(l *linkPath, to linkEnd, p *detect.Packet) {
 	t.frames.add(frame, nil)
 }
 
-// viewLinks notes what the detectors of all links know, for the View and for the detector of the network between the
-// nodes' addresses.
+// viewLinks notes what the detectors of all links know, for the View.
 func (t *beatThread) viewLinks(at time.Duration) {
 	hasChanged := len(t.linkViews) != len(t.links)
 	for _, l := range t.links {
@@ -365,7 +370,6 @@ func (t *beatThread) viewLinks(at time.Duration) {
 		views = append(views, l.view)
 	}
 	t.linkViews = views
-	t.detector.SetFolded(detect.FoldLinks(views))
 }
 
 // peers returns the nodes whose frames came.
