@@ -66,6 +66,8 @@ type Detector struct {
 	lapsedAt time.Duration
 	epoch    uint64
 
+	// complainedAt is when any peer last complained about this node.
+	complainedAt time.Duration
 	// hearsBadly reports whether this node hears all others badly, and is faulty itself. badUntil is when it last did
 	// not hear well.
 	hearsBadly bool

@@ -27,7 +27,7 @@ func (d *Detector) handleOwnClaim(at time.Duration, from *peerState, c NodeClaim
 	}
 	switch c.Status {
 	case privateDeath:
-		from.gaveUpAt = at
+		from.gaveUpAt, d.complainedAt = at, at
 		if d.hasComplaints(at, gaveUpAt) {
 			d.stepAside(at, d.isPartitioned(at, from))
 		}

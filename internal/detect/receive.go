@@ -76,10 +76,10 @@ func (d *Detector) noteHeard(at time.Duration, from *peerState, p Packet, isNewR
 	from.accused = from.accused && from.private
 	from.hearsBadly = p.HearsBadly
 	if p.Complains {
-		from.complainedAt = at
+		from.complainedAt, d.complainedAt = at, at
 	}
 	if p.Lost {
-		from.lostAt = at
+		from.lostAt, d.complainedAt = at, at
 	}
 	if p.Ping {
 		from.noteAsked(at)

@@ -193,6 +193,10 @@ const minAccusers = 2
 // hasComplaints reports whether two others that hear well complained about this node recently, or all others where
 // there are fewer. latest returns when a peer last complained.
 func (d *Detector) hasComplaints(at time.Duration, latest func(*peerState) time.Duration) bool {
+	if d.complainedAt == 0 || at-d.complainedAt >= complaintTime {
+		return false // the usual case: there may be a thousand nodes on each of many links
+	}
+
 	accusers, others := 0, 0
 	for _, p := range d.ring {
 		if !d.status(at, p).Living() && !p.private {
