@@ -177,6 +177,35 @@ func TestFrameIsDated(t *testing.T) {
 	})
 }
 
+// The nodes of many large links are not listed after each event. What this node finds out about its own end is.
+func TestLinksAreListedSeldom(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		threads := twoEnds(t, detect.Timers{})
+		meet(t, threads)
+		a, at := threads[0], boottime()
+		l := a.links[0]
+		a.viewLinks(at)
+		for i := range 1000 {
+			l.ends[detect.NodeID(i)] = &farEnd{}
+		}
+		countListed := func(after time.Duration) int {
+			a.viewLinks(at + after)
+			return len(a.linkViews[0].Peers)
+		}
+		l.detector.SetRealtime(true)
+		if n := countListed(ms); n != 1 || a.listPeersAt < at+1000*listTime {
+			t.Errorf("%d nodes are listed, the next time after %v", n, a.listPeersAt-at)
+		}
+		l.detector.SetPeers(at, nil)
+		if n := countListed(2 * ms); n != 1 {
+			t.Errorf("%d nodes are listed at once, want the former one", n)
+		}
+		if n := countListed(time.Second); n != 0 || a.linkViews[0].State != detect.LinkUnknown {
+			t.Errorf("%d nodes are listed, and the state is %d", n, a.linkViews[0].State)
+		}
+	})
+}
+
 // A flood of frames on one link takes nothing from another one.
 func TestFloodOfOneLink(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

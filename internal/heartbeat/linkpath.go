@@ -31,6 +31,9 @@ const (
 	readEvery = 4
 	// minHello and maxHello are the times between the first two hellos on a link, and between all later ones.
 	minHello, maxHello = time.Second, 30 * time.Second
+	// listTime is how long the nodes of all links are not listed again after they were, for each: a View that has many
+	// costs some microseconds for each to make, send and read.
+	listTime = 20 * time.Microsecond
 	// replaceTime is how long an interface is not heard until another one of its node replaces it, and absentTime how
 	// long until its node is no longer expected on a link that works.
 	replaceTime, absentTime = 2 * time.Second, 10 * time.Minute
@@ -86,6 +89,7 @@ func newLinkPath(l Link) (*linkPath, error) {
 		fd:      fd,
 		ends:    map[detect.NodeID]*farEnd{},
 		helloIn: minHello,
+		view:    detect.LinkView{Link: l.Name},
 	}, nil
 }
 
@@ -346,20 +350,27 @@ func (t *beatThread) queueFrame(l *linkPath, to linkEnd, p *detect.Packet) {
 
 // viewLinks notes what the detectors of all links know, for the View.
 func (t *beatThread) viewLinks(at time.Duration) {
+	mayList := at >= t.listPeersAt
 	hasChanged := len(t.linkViews) != len(t.links)
+	ends, isListed := 0, false
 	for _, l := range t.links {
+		ends += len(l.ends)
 		state := l.detector.LinkState(at, t.detector)
-		if l.viewed == l.detector.Version() && l.view.State == state {
+		hasNews := mayList && l.viewed != l.detector.Version()
+		if !hasNews && l.view.State == state {
 			continue
 		}
 
 		hasChanged = true
-		l.viewed = l.detector.Version()
-		l.view = detect.LinkView{
-			Link:  l.Name,
-			State: state,
-			Peers: l.peers(at),
+		l.view.State = state
+		if hasNews {
+			l.viewed = l.detector.Version()
+			l.view.Peers = l.peers(at)
+			isListed = true
 		}
+	}
+	if isListed {
+		t.listPeersAt = at + time.Duration(ends)*listTime
 	}
 	if !hasChanged {
 		return

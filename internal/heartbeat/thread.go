@@ -56,6 +56,8 @@ type beatThread struct {
 	links       []*linkPath
 	linkViews   []detect.LinkView
 	openedLinks []Link
+	// listPeersAt is when linkViews may have other nodes than before.
+	listPeersAt time.Duration
 	// nodePath is the link of Address, with the detector above; nil where it is not known.
 	nodePath *linkPath
 	// frames is the memory for the frames of any link.
