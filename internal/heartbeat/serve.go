@@ -46,14 +46,15 @@ func Serve(run Guest) error {
 		send(childNotice{Error: err.Error()})
 		return err
 	}
-	t.enqueue(first)
+	opener := newLinkOpener(t)
+	opener.enqueue(first)
 	leaveGuest, err := startGuest(run, s.isSpeakerHanging)
 	if err != nil {
 		return err
 	}
 
 	gone, ended := make(chan error, 1), make(chan struct{})
-	go func() { gone <- t.readOrders(in) }()
+	go func() { gone <- opener.readOrders(in) }()
 	go func() {
 		defer close(ended)
 		t.run()
@@ -88,15 +89,54 @@ func startBudget(c processSettings, s *sharedState, send func(childNotice)) *cpu
 	return b
 }
 
-// readOrders passes orders to the thread until the speaker is gone.
-func (t *beatThread) readOrders(in *json.Decoder) error {
+// linkOpener passes orders to the thread. It opens the links of an order on a goroutine of its own: other orders do not
+// wait for that.
+type linkOpener struct {
+	*beatThread
+	// latest has the links that were ordered last.
+	latest chan []Link
+}
+
+func newLinkOpener(t *beatThread) *linkOpener {
+	l := &linkOpener{
+		beatThread: t,
+		latest:     make(chan []Link, 1),
+	}
+	go func() {
+		for links := range l.latest {
+			t.enqueue(order{Links: links})
+		}
+	}()
+
+	return l
+}
+
+// readOrders passes orders on until the speaker is gone.
+func (l *linkOpener) readOrders(in *json.Decoder) error {
+	defer close(l.latest)
 	for {
 		var o order
 		if err := in.Decode(&o); err != nil {
 			return err
 		}
-		t.enqueue(o)
+		l.enqueue(o)
 	}
+}
+
+// enqueue hands an order to the thread, without its links, which follow.
+func (l *linkOpener) enqueue(o order) {
+	links := o.Links
+	o.Links = nil
+	l.beatThread.enqueue(o)
+	if links == nil {
+		return
+	}
+
+	select {
+	case <-l.latest: // the opener has not begun with these
+	default:
+	}
+	l.latest <- links // no other goroutine sends
 }
 
 // enqueue hands an order to the thread.
