@@ -295,6 +295,37 @@ func TestHelloOfPeerThatKnowsAnotherEnd(t *testing.T) {
 	}
 }
 
+// TestPhantomsWatchNothing lists peers that are not there, as old hellos do that are sent again on another link:
+// after a while none of them takes the place of a watcher.
+func TestPhantomsWatchNothing(t *testing.T) {
+	w := settled(t, 1, 8)
+	var peers []Peer
+	for _, o := range w.nodes {
+		peers = append(peers, Peer{Name: o.name, Gossip: true})
+	}
+	for i := range 50 {
+		peers = append(peers, Peer{Name: fmt.Sprint("phantom-", i), Gossip: true})
+	}
+	for _, n := range w.nodes {
+		n.d.SetPeers(n.clock(), peers)
+	}
+	w.after(newPeerTime + time.Second)
+	for _, n := range w.nodes {
+		watchers := 0
+		for _, p := range n.d.ring {
+			if p.isWatcher {
+				watchers++
+			}
+			if p.isWatcher && p.lastHeard == 0 {
+				t.Errorf("%s sends its heartbeats to %s, which is not there", n.name, p.name)
+			}
+		}
+		if watchers != maxWatchers {
+			t.Errorf("%s has %d watchers", n.name, watchers)
+		}
+	}
+}
+
 // A node is alive if it is alive on any link, and dead only if it is dead on every one on which it was heard.
 func TestOnLinks(t *testing.T) {
 	for _, tt := range []struct {

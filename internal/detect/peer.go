@@ -113,7 +113,7 @@ func (d *Detector) chooseWatchers(at time.Duration) {
 	left := maxWatchers
 	chosen := make(map[NodeID]bool, left)
 	d.successors(d.self, func(p *peerState) bool {
-		if len(d.ring) <= maxWatchers || d.status(at, p).Living() {
+		if len(d.ring) <= maxWatchers || d.canWatch(at, p) {
 			chosen[p.id] = true
 			left--
 		}
@@ -127,6 +127,17 @@ func (d *Detector) chooseWatchers(at time.Duration) {
 			d.send(p, Packet{}) // releases it from waiting for this node
 		}
 	}
+}
+
+// newPeerTime is how long a peer that was never heard may be a watcher.
+const newPeerTime = 10 * time.Second
+
+// canWatch reports whether a peer seems to run, and is heard here: an old hello may be sent again on a link where its
+// sender is not.
+func (d *Detector) canWatch(at time.Duration, p *peerState) bool {
+	isNew := at-p.datagramAt < newPeerTime
+
+	return d.status(at, p).Living() && (p.lastHeard != 0 || isNew)
 }
 
 // successors calls f with the peers behind a node on the ring, nearest first, until f returns false.

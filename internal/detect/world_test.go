@@ -329,6 +329,9 @@ func (w *world) ask(from *node, q WireQuestion) {
 		return
 	}
 	about := w.byID[NodeIDOf(q.Name)]
+	if about == nil {
+		return
+	}
 	if w.clock-from.askedAt > foreignInterval {
 		from.foreignAt = w.clock // as long as all is well they are asked from time to time
 	}
@@ -406,6 +409,9 @@ func (w *world) carry(from *node, p Packet) {
 	if w.tap != nil {
 		w.tap(from, to, p)
 	}
+	if to == nil {
+		return // a phantom
+	}
 	if !to.up || !w.passes(from, to) || w.blocked != nil && w.blocked(from, to) {
 		return
 	}
@@ -427,7 +433,7 @@ func (w *world) carry(from *node, p Packet) {
 // carryAsFrame carries a packet on the link of the heartbeats as a frame, which wakes the thread.
 func (w *world) carryAsFrame(from *node, p Packet) {
 	to := w.byID[p.To]
-	isDropped := w.noWire || w.dropped != nil && w.dropped(from, to)
+	isDropped := to == nil || w.noWire || w.dropped != nil && w.dropped(from, to)
 	if isDropped || !to.up || !w.passes(from, to) {
 		return
 	}
