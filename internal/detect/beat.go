@@ -16,6 +16,7 @@ func (d *Detector) sendHeartbeats(at time.Duration) {
 		return !p.listed
 	})
 	d.chooseWatchers(at)
+	d.noteOffPath(at)
 
 	d.heartbeats++
 	s := &d.dissemination

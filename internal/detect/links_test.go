@@ -87,6 +87,73 @@ func TestClientPortFails(t *testing.T) {
 	}
 }
 
+// TestPrivatePortFailsBesideLink has the port of one node fail on the network of the heartbeats, while its frames
+// pass on the clients' network: it ranks behind, and is dead to no node that hears it there. When its power fails too
+// it is dead soon.
+func TestPrivatePortFailsBesideLink(t *testing.T) {
+	for name, lost := range map[string]func(a *announcers, from, to *node) bool{
+		"dead":        func(a *announcers, from, to *node) bool { return apart(a.nodes[0])(from, to) },
+		"its way out": func(a *announcers, from, to *node) bool { return from == a.nodes[0] },
+		"its way in":  func(a *announcers, from, to *node) bool { return to == a.nodes[0] },
+		"95 % both":   func(a *announcers, from, to *node) bool { return apart(a.nodes[0])(from, to) && a.loses(95) },
+	} {
+		twoNetworks(t, []int{3, 5, 9}, func(t *testing.T, a *announcers) {
+			first := a.nodes[0]
+			a.gossips = false
+			a.cut = func(from, to *node) bool { return lost(a, from, to) }
+			a.at(a.clock+6*time.Second, a.gossip)
+			isDead := func(o *node) bool { return o.member(first).Status == Dead }
+			took, ok := a.within(5*time.Second, func() bool {
+				a.look()
+				return !slices.Contains(a.owners, "0 ")
+			})
+			t.Logf("%s: moved after %v", name, took)
+			if !ok || took > time.Second && name != "95 % both" {
+				t.Errorf("%s: owners %q after %v", name, a.owners, took)
+			}
+			a.run(100*ms, nil) // until the news has spread
+			dead, looks := 0, 0
+			a.run(20*time.Second, func() {
+				looks++
+				if slices.ContainsFunc(a.nodes[1:], isDead) {
+					dead++
+				}
+			})
+			if dead > looks/50 || dead > 0 && name != "95 % both" {
+				t.Errorf("%s: it is dead in %d of %d looks, though it is heard", name, dead, looks)
+			}
+			for _, o := range a.nodes[1:] {
+				if m := o.member(first); !m.OffPath && o.d.peers[first.id].Status == Dead || m.OffPath != m.Silent {
+					t.Errorf("%s: to %s it is %+v", name, o.name, m)
+				}
+			}
+
+			first.stop()
+			took, ok = a.within(time.Second, func() bool {
+				return !slices.ContainsFunc(a.nodes[1:], func(o *node) bool { return !isDead(o) })
+			})
+			t.Logf("%s: dead after %v", name, took)
+			if !ok {
+				t.Errorf("%s: it is not dead to all", name)
+			}
+			a.gossips = true
+			first.start()
+			a.run(2*time.Second, nil) // until gossip has found it
+			a.healed(t, "the private port failed: "+name)
+		})
+	}
+}
+
+// member returns what a node knows of another one.
+func (n *node) member(other *node) Member {
+	for _, m := range n.d.members(n.clock()) {
+		if m.Name == other.name {
+			return m
+		}
+	}
+	return Member{}
+}
+
 // TestFewShareLink has three of many nodes on the clients' network. One of them loses its port there, its private port,
 // or its power: each address has one owner soon, and none of another node moves.
 func TestFewShareLink(t *testing.T) {
