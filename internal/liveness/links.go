@@ -253,7 +253,7 @@ func (l *linkWatcher) askForeign(ctx context.Context, present []lb.Interface, kn
 // askOn asks once on one link, in the round that began at a time.
 func (l *linkWatcher) askOn(ctx context.Context, at time.Time, own lb.Interface, known Known) {
 	before := l.watchedLink(own.Name)
-	result, isShared := l.judge(ctx, own, known, before)
+	result, isShared := l.judge(ctx, at, own, known, before)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -271,9 +271,11 @@ func (l *linkWatcher) askOn(ctx context.Context, at time.Time, own lb.Interface,
 }
 
 // judge finds out whether any machine is heard on a link. It reports false if no speaker is known to share the link.
-// Where frames fail machines are asked before the link is left to others: the fabric may drop frames alone.
+// Where frames fail machines are asked before the link is left to others: the fabric may drop frames alone. Where
+// frames are heard machines are asked seldom, and must answer if any ever did.
 func (l *linkWatcher) judge(
 	ctx context.Context,
+	at time.Time,
 	own lb.Interface,
 	known Known,
 	before watchedLink,
@@ -287,18 +289,27 @@ func (l *linkWatcher) judge(
 	r.isAlone = others == 0
 	r.isPair = others == 1 && len(frames.Peers) > 0
 	r.isSure = frames.State == detect.LinkFails
-	if frames.State == detect.LinkWorks {
-		r.machine = lb.Question{Link: own.Name}
+	frame := lb.Question{Link: own.Name}
+	isHeard := frames.State == detect.LinkWorks
+	if isHeard && !before.isMachineDue(at) {
+		r.machine = frame
 		return r, true
 	}
 
 	machines := l.neighbours(own, known.Members, known.View.Alive)
-	if len(machines.all) > 0 {
+	hasMachines := len(machines.all) > 0
+	if hasMachines {
 		r.machine = l.ask(ctx, before, machines.all)
 		r.askedForeign = machines.hasForeign
 	}
 
-	return r, len(machines.all) > 0 || r.isSure
+	isUnanswered := r.machine == lb.Question{}
+	if isHeard && isUnanswered && !(hasMachines && before.answersQuestions()) {
+		r.machine = frame
+	}
+	r.wasAsked = isHeard
+
+	return r, hasMachines || r.isSure || isHeard
 }
 
 // hasOtherSpeakers reports whether there is a speaker beside this one, on any link.
@@ -459,10 +470,10 @@ func (l *linkWatcher) neighbours(
 // ask asks the usual machine, and if it does not answer, up to maxNeighboursAsked neighbours. It returns the machine
 // that answered, zero for none.
 func (l *linkWatcher) ask(ctx context.Context, w watchedLink, neighbours []lb.Question) lb.Question {
-	if w.everAnswered() && !w.isByFrames() {
-		usual := []lb.Question{w.usualMachine}
-		if l.config.Asker.Ask(ctx, usual, singleAnswerTime)[0] > 0 || l.firstAnswer(ctx, usual) == w.usualMachine {
-			return w.usualMachine
+	if w.answersQuestions() {
+		usual := []lb.Question{w.answeringMachine}
+		if l.config.Asker.Ask(ctx, usual, singleAnswerTime)[0] > 0 || l.firstAnswer(ctx, usual) == w.answeringMachine {
+			return w.answeringMachine
 		}
 	}
 

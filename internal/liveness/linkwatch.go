@@ -17,6 +17,10 @@ const (
 	maxLinkHoldTime = 5 * time.Minute
 	// linkForgiveTime is how long a link works until its losses are forgotten.
 	linkForgiveTime = 10 * time.Minute
+	// machineInterval is the time between questions to machines while frames are heard, silentMachineInterval the same
+	// where no machine ever answered.
+	machineInterval       = 4 * time.Second
+	silentMachineInterval = time.Minute
 	// linkNewTime is how long a link that comes up for the first time waits for an answer. A switch port with spanning
 	// tree forwards 30 s after it has a carrier (IEEE 802.1D: twice the forward delay).
 	linkNewTime = time.Minute
@@ -36,6 +40,10 @@ type watchedLink struct {
 	// usualMachine is the machine that answered last, zero if none ever did. No other machine is asked as long as it
 	// answers. It has no MAC if frames came instead.
 	usualMachine lb.Question
+	// answeringMachine is the last machine that answered a question, zero if none ever did. machinesAt is when machines
+	// last answered, or were asked if none ever did.
+	answeringMachine lb.Question
+	machinesAt       time.Time
 	// hasAnswered is the result of the last round, and streak how many rounds in a row had that result since
 	// streakSince.
 	hasAnswered bool
@@ -106,12 +114,15 @@ type roundResult struct {
 	isPair bool
 	// isSure reports whether frames show the same as no answer.
 	isSure bool
+	// wasAsked reports whether machines were asked, though frames are heard.
+	wasAsked bool
 }
 
 // record records the result of a round. If this node is alone, there is no node to leave addresses to: one answer is
 // enough.
 func (w *watchedLink) record(at time.Time, r roundResult) {
 	hasAnswered := r.machine != lb.Question{}
+	w.recordMachine(at, r)
 	w.lacksFrames = hasAnswered && r.isSure
 	w.isFailing = false
 	wasWorking := w.hasAnswered && !w.isSilent
@@ -142,6 +153,31 @@ func (w *watchedLink) record(at time.Time, r roundResult) {
 	if r.isAlone || isSteady {
 		w.isSilent = false
 	}
+}
+
+// recordMachine records whether a machine answered a question, beside frames.
+func (w *watchedLink) recordMachine(at time.Time, r roundResult) {
+	switch {
+	case r.machine.MAC != lb.MAC{}:
+		w.answeringMachine = r.machine
+		w.machinesAt = at
+	case r.wasAsked && !w.answersQuestions():
+		w.machinesAt = at
+	}
+}
+
+// answersQuestions reports whether a machine ever answered a question.
+func (w *watchedLink) answersQuestions() bool { return w.answeringMachine != lb.Question{} }
+
+// isMachineDue reports whether to ask machines although frames are heard: clients use ARP and Neighbor Discovery, which
+// alone may be filtered. After a round without an answer the next one is due at once.
+func (w *watchedLink) isMachineDue(at time.Time) bool {
+	interval := silentMachineInterval
+	if w.answersQuestions() {
+		interval = machineInterval
+	}
+
+	return at.Sub(w.machinesAt) >= interval
 }
 
 // recordMiss records a round without an answer.
@@ -184,6 +220,7 @@ func (w *watchedLink) lose(at time.Time) {
 // reset forgets the machines of the link, since no other node is there that could take an address over.
 func (w *watchedLink) reset() {
 	w.usualMachine = lb.Question{}
+	w.answeringMachine = lb.Question{}
 	w.hasAnswered = false
 	w.lacksFrames = false
 	w.isFailing = false
