@@ -102,6 +102,28 @@ func TestBlockedPort(t *testing.T) {
 	}
 }
 
+// TestPortIsOpened opens the port again: soon datagrams are enough, and no fault is reported.
+func TestPortIsOpened(t *testing.T) {
+	for _, b := range portBlocks(3) {
+		a := b.start(func(w *world) {})
+		a.after(15 * time.Second)
+		usesFrames := func(n *node) bool { return n.d.UsesFrames() }
+		if !slices.ContainsFunc(a.nodes, usesFrames) {
+			t.Errorf("%s: no frames are exchanged", b)
+		}
+		a.blocked, a.rejected = nil, nil
+		a.after(3 * time.Second)
+		for _, n := range a.nodes {
+			if usesFrames(n) || len(n.blockedMembers()) > 0 {
+				t.Errorf("%s: %s uses frames %t, and reports %+v", b, n.name, usesFrames(n), n.blockedMembers())
+			}
+		}
+		if seen := a.watch(5 * time.Second); seen.none+seen.several > 0 || a.maxMoves() > 0 {
+			t.Errorf("%s: %+v; owners %q, before %q", b, seen, a.owners, a.home)
+		}
+	}
+}
+
 // TestBlockedPortAndIdleNode has the port of a node blocked that announces nothing, so that no echo shows that it
 // lives: after a while it is alive to all, and stays so.
 func TestBlockedPortAndIdleNode(t *testing.T) {
