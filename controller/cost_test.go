@@ -65,7 +65,7 @@ func TestWitness(t *testing.T) {
 		t.Errorf("20 Services are compared again at %d times only", len(times))
 	}
 	c := s.compared[7]
-	changed := c.held.Read()
+	changed := c.held.Read().DeepCopy()
 	changed.Finalizers = nil
 	c.held = plain{Service: changed} // it is another object for the same version: a bug
 	run := func(repairs int64, writes ...string) {

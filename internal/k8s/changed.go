@@ -127,5 +127,5 @@ func (k *Cluster) serves(slice heldSlice) bool {
 
 	name := cache.NewObjectName(service.Namespace, service.Name).String()
 	s, ok, err := k.services.informer.GetStore().GetByKey(name)
-	return err == nil && ok && s.(*packedService).decides != 0
+	return err == nil && ok && mayBeServed(s.(heldService).Read())
 }

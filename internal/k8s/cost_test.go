@@ -26,7 +26,11 @@ func BenchmarkWatched(b *testing.B) {
 		for watcher, c := range watchers {
 			b.Run(fmt.Sprintf("Services/%s/%d", watcher, n), func(b *testing.B) {
 				k := New(Clients{}, c)
-				benchmarkWatched(b, k.services, n, changedService, k.sameHeld, func(s heldService) { _ = s.Read() })
+				same := k.sameService(toController)
+				if c.Speaker {
+					same = k.sameService(decides)
+				}
+				benchmarkWatched(b, k.services, n, changedService, same, func(s heldService) { _ = s.Read() })
 			})
 			b.Run(fmt.Sprintf("EndpointSlices/%s/%d", watcher, n), func(b *testing.B) {
 				k := New(Clients{}, c)

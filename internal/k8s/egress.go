@@ -43,7 +43,7 @@ func (e *egressViews) isLate(v viewer) bool {
 
 // observe starts the late views if the Service asks for egress. The Service may be nil.
 func (e *egressViews) observe(s heldService) {
-	if s == nil || !s.(*packedService).asksEgress {
+	if s == nil || !config.AsksEgress(s.Read()) {
 		return
 	}
 	e.namespaces.Store(s.GetNamespace(), true)

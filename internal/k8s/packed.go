@@ -2,8 +2,6 @@ package k8s
 
 import (
 	"fmt"
-	"hash/maphash"
-	"reflect"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
@@ -11,21 +9,16 @@ import (
 	"github.com/klauspost/compress/s2"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/client-go/tools/cache"
 )
 
-type (
-	heldService = config.Held[corev1.Service]
-	heldSlice   = config.Held[discoveryv1.EndpointSlice]
-)
+type heldSlice = config.Held[discoveryv1.EndpointSlice]
 
 // packed is an object in the API's encoding, compressed. It has a tenth of the size of a decoded object, and no
-// pointers for the garbage collector. Every speaker, controller and proxy has all Services and endpoints. They read a
-// Service only when it changed or is written, and a controller reads endpoints when a node is dead.
+// pointers for the garbage collector. Every speaker, controller and proxy has all endpoints. A controller reads them
+// when a node is dead.
 type packed[T any, P protobufObject[T]] struct {
 	// ObjectMeta is nil. It completes the interface, and only the methods below are called.
 	*metav1.ObjectMeta
@@ -34,10 +27,6 @@ type packed[T any, P protobufObject[T]] struct {
 	version   string
 	uid       types.UID
 	deletion  *metav1.Time
-	// decides is a digest of the parts of a Service that decisions of this daemon depend on.
-	decides uint64
-	// asksEgress reports whether a Service asks that pods send from its addresses.
-	asksEgress bool
 	// body is the compressed encoding.
 	body string
 }
@@ -135,30 +124,6 @@ func pack[T any, P protobufObject[T]](from any) (any, error) {
 	return p, err
 }
 
-// packServices returns a transform that packs Services with the digest that decides returns.
-func packServices(decides func(*corev1.Service) uint64) cache.TransformFunc {
-	return func(o any) (any, error) {
-		out, err := pack[corev1.Service](o)
-		s, isService := o.(*corev1.Service)
-		if isService && err == nil {
-			p := out.(*packedService)
-			p.decides = decides(s)
-			p.asksEgress = config.AsksEgress(s)
-		}
-
-		return out, err
-	}
-}
-
-// held packs a Service that no other goroutine reads. It panics if the Service cannot be encoded.
-func held(s *corev1.Service) heldService {
-	p, err := pack[corev1.Service](s)
-	if err != nil {
-		panic(fmt.Sprintf("k8s: service %s cannot be packed: %v", config.KeyOf(s), err))
-	}
-	return p.(heldService)
-}
-
 // label sets the names of an object, which are not part of the body.
 func (p *packed[T, P]) label(o P) {
 	o.SetNamespace(p.namespace)
@@ -215,10 +180,7 @@ func (p *packed[T, P]) GetUID() types.UID                  { return p.uid }
 func (p *packed[T, P]) GetDeletionTimestamp() *metav1.Time { return p.deletion }
 func (p *packed[T, P]) GetFinalizers() []string            { return P(p.Read()).GetFinalizers() }
 
-type (
-	packedService = packed[corev1.Service, *corev1.Service]
-	packedSlice   = packed[discoveryv1.EndpointSlice, *discoveryv1.EndpointSlice]
-)
+type packedSlice = packed[discoveryv1.EndpointSlice, *discoveryv1.EndpointSlice]
 
 // packSlice packs an EndpointSlice. It drops the names of pods that are no proxies.
 func (k *Cluster) packSlice(o any) (any, error) {
@@ -244,89 +206,4 @@ func packPods(o any) (any, error) {
 	}
 
 	return pack[discoveryv1.EndpointSlice](o)
-}
-
-// decides returns a digest of the parts of a Service that decisions of a speaker or a proxy depend on. It returns 0 for
-// a Service without an address whose last address is released. Most conditions are left out: speakers write them.
-func decides(s *corev1.Service) uint64 {
-	isAssigned := meta.IsStatusConditionTrue(s.Status.Conditions, v1beta1.ConditionAddressAssigned)
-	if len(s.Status.LoadBalancer.Ingress) == 0 && !isAssigned {
-		return 0
-	}
-
-	part := corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			UID:               s.UID,
-			Labels:            s.Labels,
-			Annotations:       s.Annotations,
-			DeletionTimestamp: s.DeletionTimestamp,
-		},
-		Spec:   s.Spec,
-		Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer},
-	}
-
-	var conditions []metav1.Condition
-	record := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionAddressRecord)
-	if record != nil {
-		conditions = append(conditions, metav1.Condition{
-			Type:    record.Type,
-			Message: record.Message,
-		})
-	}
-
-	proxied := meta.FindStatusCondition(s.Status.Conditions, v1beta1.ConditionProxied)
-	if proxied != nil {
-		conditions = append(conditions, metav1.Condition{
-			Type:   proxied.Type,
-			Status: proxied.Status,
-			Reason: proxied.Reason,
-		})
-	}
-
-	part.Status.Conditions = conditions
-	return digest(&part)
-}
-
-// digest returns a hash of a Service that is never 0.
-func digest(s *corev1.Service) uint64 {
-	return maphash.Bytes(interned.seed, encoding(s)) | 1
-}
-
-// maxUnread bounds the changes without an effect that a speaker leaves to the next plan. After the death of a node the
-// plan must be fast: reading a thousand conditions took 70 ms of the failover (three speakers on two cores).
-const maxUnread = 64
-
-// shownBy returns the addresses in the status of a Service, or none without a Service.
-func shownBy(h heldService) (none corev1.LoadBalancerStatus) {
-	if h == nil {
-		return none
-	}
-	return h.Read().Status.LoadBalancer
-}
-
-// digestOf returns the digest of a Service; 0 without a Service.
-func digestOf(h heldService) uint64 {
-	if h == nil {
-		return 0
-	}
-	return h.(*packedService).decides
-}
-
-// sameHeld reports whether a change may wait for the next plan: it has no effect, and a speaker has not left maxUnread
-// changes unread. It counts the Services whose addresses change.
-func (k *Cluster) sameHeld(a, b heldService) bool {
-	k.egress.observe(b)
-	if digestOf(a) != digestOf(b) {
-		if a != nil && !reflect.DeepEqual(shownBy(a), shownBy(b)) {
-			k.burst.Allow()
-		}
-		return false
-	}
-
-	if !k.config.Speaker {
-		return true
-	}
-
-	k.unread++
-	return k.unread%maxUnread != 0
 }

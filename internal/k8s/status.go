@@ -78,11 +78,11 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 	after, err := k.clients.kube.services(s.Namespace).
 		Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
-		k.services.recordUnanswered(held(s), u.gains(), err)
+		k.services.recordUnanswered(plainService{s}, u.gains(), err)
 		return nil, fmt.Errorf("patch status of service %s: %w", config.KeyOf(s), err)
 	}
 
-	k.services.recordWrite(held(after))
+	k.services.recordWrite(hold(after))
 	return after, nil
 }
 

@@ -132,6 +132,7 @@ func trimSlice(o *discoveryv1.EndpointSlice) {
 
 // trimService drops the fields of a Service that Holdfast does not read.
 func trimService(o *corev1.Service) {
+	o.ManagedFields = nil
 	o.OwnerReferences = nil
 	delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
 	o.Namespace = shared(o.Namespace)

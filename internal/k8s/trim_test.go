@@ -81,13 +81,13 @@ func TestKeeping(t *testing.T) {
 		}, false},
 		"another EndpointSlice of its name": {k.packSlice, wholeSlice(1), func(o metav1.Object) { o.SetUID("2") }, false},
 		"Service that is listed again": {
-			pack[corev1.Service], wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1") }, true,
+			holdServices, wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1") }, true,
 		},
 		"another Service of its name": {
-			pack[corev1.Service], wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1"); o.SetUID("2") },
+			holdServices, wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1"); o.SetUID("2") },
 			false,
 		},
-		"version of a Service": {pack[corev1.Service], wholeService(1), func(metav1.Object) {}, false},
+		"version of a Service": {holdServices, wholeService(1), func(metav1.Object) {}, false},
 		"a pool, which is written as it was": {
 			trim, &v1beta1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, func(metav1.Object) {}, false,
 		},
@@ -119,30 +119,6 @@ func TestKeeping(t *testing.T) {
 	gone := cache.DeletedFinalStateUnknown{Key: "w1"}
 	if out, err := keepUnchanged(cache.NewStore(cache.MetaNamespaceKeyFunc), trim)(gone); out != any(gone) || err != nil {
 		t.Errorf("a tombstone becomes %v, %v", out, err)
-	}
-}
-
-// A version takes the name and the UID of the version before, but not of an earlier object of its name.
-func TestShare(t *testing.T) {
-	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-	transform := keepUnchanged(store, pack[corev1.Service])
-	version := func(version string, uid types.UID) *packedService {
-		s := wholeService(1)
-		s.Name, s.UID, s.ResourceVersion = strings.Clone(s.Name), uid, version
-		out, err := transform(s)
-		must(t, err)
-		must(t, store.Update(out))
-		return out.(*packedService)
-	}
-	first, second, other := version("1", "a"), version("2", "a"), version("3", "b")
-	wronglyShared := unsafe.StringData(first.name) != unsafe.StringData(second.name) ||
-		unsafe.StringData(first.name) == unsafe.StringData(other.name)
-	if wronglyShared {
-		t.Error("the name is kept twice, or is the name of another Service")
-	}
-	s, o := second.Read(), other.Read()
-	if s.ResourceVersion != "2" || s.UID != "a" || o.ResourceVersion != "3" || o.UID != "b" {
-		t.Errorf("versions %s of %s and %s of %s", s.ResourceVersion, s.UID, o.ResourceVersion, o.UID)
 	}
 }
 
@@ -279,14 +255,13 @@ func TestTrim(t *testing.T) {
 		whole.EndpointSlices = append(whole.EndpointSlices, e)
 		trimmed.EndpointSlices = append(trimmed.EndpointSlices, received(t, e, &discoveryv1.EndpointSlice{}))
 		copied := s.DeepCopy()
-		service, err := pack[corev1.Service](copied)
-		must(t, err)
+		service := hold(copied)
 		if copied.Name != s.Name || copied.UID != s.UID { // the writer of a Service goes on with it
 			t.Errorf("%s lost its name: %q, %q", s.Name, copied.Name, copied.UID)
 		}
 		slice, err := k.packSlice(e.DeepCopy())
 		must(t, err)
-		packed.HeldServices = packed.HeldServices.Put(config.KeyOf(s), service.(heldService))
+		packed.HeldServices = packed.HeldServices.Put(config.KeyOf(s), service)
 		packed.HeldSlices = packed.HeldSlices.Put(config.KeyOf(e), slice.(heldSlice))
 	}
 	packed.Nodes = trimmed.Nodes
@@ -307,12 +282,9 @@ func TestTrim(t *testing.T) {
 	}
 	for i, s := range whole.Services {
 		p := packed.HeldServices.Of(config.KeyOf(s))
-		again, err := pack[corev1.Service](p)
+		again, err := holdServices(p)
 		if again != any(p) || err != nil || !reflect.DeepEqual(p.Read(), trimmed.Services[i]) {
-			t.Errorf("%s is packed to %v, %v", p.GetName(), p.Read(), err)
-		}
-		if whole, err := s.Marshal(); err != nil || len(p.(*packedService).body) > len(whole)/4 {
-			t.Errorf("%d bytes are packed to %d, %v", len(whole), len(p.(*packedService).body), err)
+			t.Errorf("%s is held as %v, %v", p.GetName(), p.Read(), err)
 		}
 		if p.GetUID() != s.UID || p.GetResourceVersion() != s.ResourceVersion || len(p.GetFinalizers()) != 2 ||
 			p.GetDeletionTimestamp() != nil {

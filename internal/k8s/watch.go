@@ -113,12 +113,9 @@ func sameExceptVersion(have, out any) bool {
 	case *packedSlice:
 		a, ok := have.(*packedSlice)
 		return ok && a.uid == b.uid && a.body == b.body
-	case *packedService:
-		a, ok := have.(*packedService)
-		return ok &&
-			a.uid == b.uid &&
-			a.version == b.version &&
-			a.body == b.body
+	case plainService:
+		a, ok := have.(plainService)
+		return ok && reflect.DeepEqual(a.Service, b.Service)
 	}
 
 	return false

@@ -93,14 +93,14 @@ func (k *Cluster) watchNamespaces() {
 	})
 }
 
-// watchServices watches the Services. digest returns a hash of the parts that decisions of this process depend on.
-func (k *Cluster) watchServices(digest func(*corev1.Service) uint64) {
+// watchServices watches the Services. decides returns a digest of the parts that decisions of this process depend on.
+func (k *Cluster) watchServices(decides func(*corev1.Service) uint64) {
 	watch(k, &k.services, watchOptions[heldService]{
 		client:    k.clients.kube.core,
 		resource:  "services",
 		example:   &corev1.Service{},
-		transform: packServices(digest),
-		same:      k.sameHeld,
+		transform: holdServices,
+		same:      k.sameService(decides),
 		kick:      k.config.Kick,
 	})
 }
