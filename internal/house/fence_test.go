@@ -96,7 +96,7 @@ var fence = map[string][]string{
 		"golang.org/x",
 	},
 	"internal/k8s": {
-		"api", "internal/config", "internal/lb", "k8s.io", "github.com/klauspost/compress/s2",
+		"api", "internal/config", "internal/lb", "k8s.io",
 		"github.com/prometheus/client_golang", "golang.org/x",
 	},
 	"internal/nodelifecycle": {"api", "internal/lb", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils",

@@ -195,11 +195,11 @@ func TestSameEndpoints(t *testing.T) {
 	} {
 		must(t, informer.GetStore().Add(hold(s)))
 	}
-	packed := func(s *discoveryv1.EndpointSlice) heldSlice {
+	held := func(s *discoveryv1.EndpointSlice) heldSlice {
 		if s == nil {
 			return nil
 		}
-		p, err := k.packSlice(s)
+		p, err := holdSlices(k.dropPods)(s)
 		must(t, err)
 		return p.(heldSlice)
 	}
@@ -227,7 +227,7 @@ func TestSameEndpoints(t *testing.T) {
 		{"are the proxies", slice("proxies", "1", "w1"), slice("proxies", "2", "w2"), false},
 		{"leave a Service for another", slice("served", "1"), slice("waits", "2"), false},
 	} {
-		if got := k.sameEndpoints(packed(tt.a), packed(tt.b)); got != tt.same {
+		if got := k.sameEndpoints(held(tt.a), held(tt.b)); got != tt.same {
 			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
 		}
 	}
@@ -249,9 +249,8 @@ func TestObjectsHaveEndpoints(t *testing.T) {
 		k := &Cluster{config: tt.config}
 		informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &discoveryv1.EndpointSlice{}, 0, cache.Indexers{})
 		k.endpointSlices = newView(informer, func(_, _ heldSlice) {})
-		slice, err := k.packSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"}})
-		must(t, err)
-		must(t, informer.GetStore().Add(slice))
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"}}
+		must(t, informer.GetStore().Add(plainSlice{slice}))
 		if got := k.Objects().HeldSlices.Len(); got != tt.want {
 			t.Errorf("%s: %d slices, want %d", name, got, tt.want)
 		}

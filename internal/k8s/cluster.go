@@ -130,7 +130,7 @@ func New(clients Clients, c Config) *Cluster {
 	case c.Proxy:
 		k.watchNamespaces()
 		k.watchServices(decides)
-		k.watchEndpoints(k.packSlice, k.sameEndpoints, c.Kick)
+		k.watchEndpoints(k.dropPods, k.sameEndpoints, c.Kick)
 	default:
 		k.watchNamespaces()
 		k.watchCommon()

@@ -7,20 +7,63 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/config"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 )
 
 // PodWithdrawn is the reason of a pod's condition Ready=False when we wrote it.
 const PodWithdrawn = "HoldfastNodeUnreachable"
 
+type heldSlice = config.Held[discoveryv1.EndpointSlice]
+
+// plainSlice is a trimmed EndpointSlice. It has readers and must not be changed.
+type plainSlice struct{ *discoveryv1.EndpointSlice }
+
+// Read returns the EndpointSlice.
+func (p plainSlice) Read() *discoveryv1.EndpointSlice { return p.EndpointSlice }
+
+// holdSlices returns a transform that holds trimmed EndpointSlices. drop drops more of an EndpointSlice. The transform
+// returns anything else as it is: client-go transforms a list twice, and also transforms tombstones.
+func holdSlices(drop func(*discoveryv1.EndpointSlice)) cache.TransformFunc {
+	return func(o any) (any, error) {
+		s, ok := o.(*discoveryv1.EndpointSlice)
+		if !ok {
+			return o, nil
+		}
+
+		drop(s)
+		trimSlice(s)
+		return plainSlice{s}, nil
+	}
+}
+
+// dropPods drops the names of pods that are no proxies.
+func (k *Cluster) dropPods(s *discoveryv1.EndpointSlice) {
+	if config.ServiceOf(s) == k.config.Proxies {
+		return
+	}
+	for i := range s.Endpoints {
+		s.Endpoints[i].TargetRef = nil
+	}
+}
+
+// dropAddresses drops all but the pods.
+func dropAddresses(s *discoveryv1.EndpointSlice) {
+	s.Ports = nil
+	for i := range s.Endpoints {
+		s.Endpoints[i].Addresses = nil
+	}
+}
+
 // errNoRenewal means that a node's Lease has never been renewed.
 var errNoRenewal = errors.New("it was never renewed")
 
 // EndpointSlices returns the EndpointSlices of all Services, ordered by key. It is for a controller, whose slices have
-// little more than pods. Each call decodes all of them.
+// little more than pods.
 func (k *Cluster) EndpointSlices() (out []*discoveryv1.EndpointSlice) {
 	for _, s := range k.endpointSlices.Map().All() {
 		out = append(out, s.Read())

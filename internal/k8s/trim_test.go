@@ -74,12 +74,15 @@ func TestKeeping(t *testing.T) {
 		}, false},
 		"another node of its name": {trim, wholeNode(), func(o metav1.Object) { o.SetUID("2") }, false},
 		"annotation of an EndpointSlice": {
-			k.packSlice, wholeSlice(1), func(o metav1.Object) { o.SetAnnotations(map[string]string{"a": "b"}) }, true,
+			holdSlices(k.dropPods), wholeSlice(1),
+			func(o metav1.Object) { o.SetAnnotations(map[string]string{"a": "b"}) }, true,
 		},
-		"endpoint": {k.packSlice, wholeSlice(1), func(o metav1.Object) {
+		"endpoint": {holdSlices(k.dropPods), wholeSlice(1), func(o metav1.Object) {
 			o.(*discoveryv1.EndpointSlice).Endpoints[0].NodeName = new("n")
 		}, false},
-		"another EndpointSlice of its name": {k.packSlice, wholeSlice(1), func(o metav1.Object) { o.SetUID("2") }, false},
+		"another EndpointSlice of its name": {
+			holdSlices(k.dropPods), wholeSlice(1), func(o metav1.Object) { o.SetUID("2") }, false,
+		},
 		"Service that is listed again": {
 			holdServices, wholeService(1), func(o metav1.Object) { o.SetResourceVersion("1") }, true,
 		},
@@ -243,7 +246,7 @@ func TestTrim(t *testing.T) {
 	options := config.Options{LoadBalancerClass: "holdfast.dev/lb", Default: true}
 	options.Proxy.Service = lb.Key{Namespace: "shop", Name: "web-1"}
 	k := &Cluster{config: Config{Proxies: options.Proxy.Service}}
-	var whole, trimmed, packed config.Objects
+	var whole, trimmed, held config.Objects
 	whole.Nodes = []*corev1.Node{wholeNode()}
 	trimmed.Nodes = []*corev1.Node{received(t, wholeNode(), &corev1.Node{})}
 	for i := range 2 {
@@ -259,14 +262,14 @@ func TestTrim(t *testing.T) {
 		if copied.Name != s.Name || copied.UID != s.UID { // the writer of a Service goes on with it
 			t.Errorf("%s lost its name: %q, %q", s.Name, copied.Name, copied.UID)
 		}
-		slice, err := k.packSlice(e.DeepCopy())
+		slice, err := holdSlices(k.dropPods)(e.DeepCopy())
 		must(t, err)
-		packed.HeldServices = packed.HeldServices.Put(config.KeyOf(s), service)
-		packed.HeldSlices = packed.HeldSlices.Put(config.KeyOf(e), slice.(heldSlice))
+		held.HeldServices = held.HeldServices.Put(config.KeyOf(s), service)
+		held.HeldSlices = held.HeldSlices.Put(config.KeyOf(e), slice.(heldSlice))
 	}
-	packed.Nodes = trimmed.Nodes
+	held.Nodes = trimmed.Nodes
 	wantState, wantProblems := config.Compile(whole, options)
-	for what, o := range map[string]config.Objects{"trimmed": trimmed, "packed": packed} {
+	for what, o := range map[string]config.Objects{"trimmed": trimmed, "held": held} {
 		state, problems := config.Compile(o, options)
 		here := state.Here
 		inside := cmp.Options{
@@ -281,7 +284,7 @@ func TestTrim(t *testing.T) {
 		}
 	}
 	for i, s := range whole.Services {
-		p := packed.HeldServices.Of(config.KeyOf(s))
+		p := held.HeldServices.Of(config.KeyOf(s))
 		again, err := holdServices(p)
 		if again != any(p) || err != nil || !reflect.DeepEqual(p.Read(), trimmed.Services[i]) {
 			t.Errorf("%s is held as %v, %v", p.GetName(), p.Read(), err)
@@ -297,7 +300,7 @@ func TestTrim(t *testing.T) {
 		c.Compile(o, options)
 		return c.Starts(fresh, "node-0")
 	}
-	if want, got := startsOf(whole), startsOf(packed); len(want) == 0 || !reflect.DeepEqual(want, got) {
+	if want, got := startsOf(whole), startsOf(held); len(want) == 0 || !reflect.DeepEqual(want, got) {
 		t.Errorf("the head start is %v, not %v", got, want)
 	}
 	want, got := kernels(nil, whole.Nodes, 1), kernels(nil, trimmed.Nodes, 1)

@@ -79,11 +79,6 @@ func keepUnchanged(store cache.Store, transform cache.TransformFunc) cache.Trans
 			return have, nil
 		}
 
-		p, isPacked := out.(interface{ share(have any) })
-		if isPacked {
-			p.share(have)
-		}
-
 		return out, nil
 	}
 }
@@ -94,29 +89,27 @@ func sameExceptVersion(have, out any) bool {
 	switch b := out.(type) {
 	case *corev1.Node:
 		a, ok := have.(*corev1.Node)
-		if !ok {
-			return false
-		}
-
-		updated := *a
-		updated.ResourceVersion = b.ResourceVersion
-		return reflect.DeepEqual(&updated, b)
+		return ok && equalExceptVersion(a, b)
 	case *corev1.Pod:
 		a, ok := have.(*corev1.Pod)
-		if !ok {
-			return false
-		}
-
-		updated := *a
-		updated.ResourceVersion = b.ResourceVersion
-		return reflect.DeepEqual(&updated, b)
-	case *packedSlice:
-		a, ok := have.(*packedSlice)
-		return ok && a.uid == b.uid && a.body == b.body
+		return ok && equalExceptVersion(a, b)
+	case plainSlice:
+		a, ok := have.(plainSlice)
+		return ok && equalExceptVersion(a.EndpointSlice, b.EndpointSlice)
 	case plainService:
 		a, ok := have.(plainService)
 		return ok && reflect.DeepEqual(a.Service, b.Service)
 	}
 
 	return false
+}
+
+// equalExceptVersion compares all but the resourceVersion.
+func equalExceptVersion[T any, P interface {
+	*T
+	metav1.Object
+}](a, b P) bool {
+	updated := P(new(*a))
+	updated.SetResourceVersion(b.GetResourceVersion())
+	return reflect.DeepEqual(updated, b)
 }

@@ -8,7 +8,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/tools/cache"
 )
 
 // watchCommon watches the kinds that speakers and controllers need.
@@ -52,7 +51,7 @@ func (k *Cluster) watchAsSpeaker() {
 	})
 
 	k.watchServices(decides)
-	k.watchEndpoints(k.packSlice, k.sameEndpoints, k.config.Kick)
+	k.watchEndpoints(k.dropPods, k.sameEndpoints, k.config.Kick)
 	if k.config.Node != "" {
 		k.watchEgressAsSpeaker()
 	}
@@ -75,12 +74,12 @@ func (k *Cluster) watchAsController() {
 		return
 	}
 
-	packSlice := packPods
+	drop := dropAddresses
 	if k.config.Proxies != (lb.Key{}) {
-		packSlice = pack[discoveryv1.EndpointSlice]
+		drop = func(*discoveryv1.EndpointSlice) {}
 	}
 	// Changes do not kick: endpoints are read when a node is dead, and from time to time for proxied Services.
-	k.watchEndpoints(packSlice, nil, func() {})
+	k.watchEndpoints(drop, nil, func() {})
 }
 
 // watchNamespaces watches the namespaces, of which only the labels matter.
@@ -105,13 +104,17 @@ func (k *Cluster) watchServices(decides func(*corev1.Service) uint64) {
 	})
 }
 
-// watchEndpoints watches the EndpointSlices. The view holds the results of transform.
-func (k *Cluster) watchEndpoints(transform cache.TransformFunc, same func(before, after heldSlice) bool, kick func()) {
+// watchEndpoints watches the EndpointSlices. drop drops what the process does not read.
+func (k *Cluster) watchEndpoints(
+	drop func(*discoveryv1.EndpointSlice),
+	same func(before, after heldSlice) bool,
+	kick func(),
+) {
 	watch(k, &k.endpointSlices, watchOptions[heldSlice]{
 		client:    k.clients.kube.discovery,
 		resource:  "endpointslices",
 		example:   &discoveryv1.EndpointSlice{},
-		transform: transform,
+		transform: holdSlices(drop),
 		same:      same,
 		kick:      kick,
 	})
