@@ -99,7 +99,7 @@ var timestamps = regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`)
 func (a attempts) attempt(ctx context.Context, object string, body []byte, send func() error) error {
 	digest := func() uint64 {
 		content := timestamps.ReplaceAllLiteral(body, nil)
-		return maphash.Bytes(interned.seed, content)
+		return maphash.Bytes(seed, content)
 	}
 	value, ok := a.failed.Get(object)
 	last, _ := value.(failedAttempt)

@@ -135,19 +135,19 @@ func trimEgressPod(o any) (any, error) {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            p.Name,
-			Namespace:       shared(p.Namespace),
+			Namespace:       p.Namespace,
 			UID:             p.UID,
 			ResourceVersion: p.ResourceVersion,
 		},
 		Spec: corev1.PodSpec{
-			NodeName:    shared(p.Spec.NodeName),
+			NodeName:    p.Spec.NodeName,
 			HostNetwork: p.Spec.HostNetwork,
 		},
-		Status: corev1.PodStatus{Phase: shared(p.Status.Phase)},
+		Status: corev1.PodStatus{Phase: p.Status.Phase},
 	}
 	_, sends := config.EgressPod(p)
 	if sends {
-		out.Labels = sharedMap(p.Labels)
+		out.Labels = p.Labels
 		out.Status.PodIPs = exact(p.Status.PodIPs)
 	}
 

@@ -82,11 +82,14 @@ func decides(s *corev1.Service) uint64 {
 	return digest(&part)
 }
 
+// seed is the seed of all digests of this process.
+var seed = maphash.MakeSeed()
+
 // digest returns a hash of a Service that is never 0.
 func digest(s *corev1.Service) uint64 {
 	body, err := s.Marshal()
 	utilruntime.Must(err)
-	return maphash.Bytes(interned.seed, body) | 1
+	return maphash.Bytes(seed, body) | 1
 }
 
 // maxUnread bounds the changes without an effect that a speaker leaves to the next plan. After the death of a node the

@@ -12,8 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// trim drops the fields that Holdfast does not read, and shares values that many objects have. That is half of an
-// average object, and most of a Node.
+// trim drops the fields that Holdfast does not read. That is half of an average object, and most of a Node.
 func trim(o any) (any, error) {
 	n, isNode := o.(*corev1.Node)
 	if isNode { // client-go transforms a list twice, and the results of the first time are in use
@@ -58,7 +57,6 @@ func trimNode(o *corev1.Node) {
 		Unschedulable: o.Spec.Unschedulable,
 		Taints:        o.Spec.Taints,
 	}
-	o.Labels = sharedKeys(o.Labels)
 	maps.DeleteFunc(o.Annotations, func(name, _ string) bool {
 		return name != v1beta1.AnnotationReadyWithoutSessions
 	})
@@ -68,9 +66,9 @@ func trimNode(o *corev1.Node) {
 	})
 	for i, c := range conditions {
 		conditions[i] = corev1.NodeCondition{
-			Type:    shared(c.Type),
-			Status:  shared(c.Status),
-			Message: shared(c.Message),
+			Type:    c.Type,
+			Status:  c.Status,
+			Message: c.Message,
 		}
 	}
 
@@ -95,7 +93,7 @@ func trimSlice(o *discoveryv1.EndpointSlice) {
 
 	o.ObjectMeta = metav1.ObjectMeta{
 		Name:              o.Name,
-		Namespace:         shared(o.Namespace),
+		Namespace:         o.Namespace,
 		UID:               o.UID,
 		ResourceVersion:   o.ResourceVersion,
 		DeletionTimestamp: o.DeletionTimestamp,
@@ -105,27 +103,27 @@ func trimSlice(o *discoveryv1.EndpointSlice) {
 	o.Endpoints = exact(o.Endpoints)
 	for i, e := range o.Endpoints {
 		c := discoveryv1.EndpointConditions{
-			Ready:   sharedField(e.Conditions.Ready),
-			Serving: sharedField(e.Conditions.Serving),
+			Ready:   e.Conditions.Ready,
+			Serving: e.Conditions.Serving,
 		}
 		isTerminating := e.Conditions.Terminating != nil && *e.Conditions.Terminating
 		if isTerminating {
-			c.Terminating = sharedField(e.Conditions.Terminating)
+			c.Terminating = e.Conditions.Terminating
 		}
 
 		o.Endpoints[i] = discoveryv1.Endpoint{
 			Addresses:  e.Addresses,
 			Conditions: c,
-			NodeName:   sharedField(e.NodeName),
+			NodeName:   e.NodeName,
 			TargetRef:  e.TargetRef,
 		}
 	}
 
 	for i, p := range o.Ports {
 		o.Ports[i] = discoveryv1.EndpointPort{
-			Name:     sharedField(p.Name),
-			Protocol: sharedField(p.Protocol),
-			Port:     sharedField(p.Port),
+			Name:     p.Name,
+			Protocol: p.Protocol,
+			Port:     p.Port,
 		}
 	}
 }
@@ -135,52 +133,22 @@ func trimService(o *corev1.Service) {
 	o.ManagedFields = nil
 	o.OwnerReferences = nil
 	delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
-	o.Namespace = shared(o.Namespace)
-	o.Labels = sharedMap(o.Labels)
-	o.Annotations = sharedKeys(o.Annotations)
 
-	for i, f := range o.Finalizers {
-		o.Finalizers[i] = shared(f)
-	}
-
-	trimServiceSpec(&o.Spec)
-	for i := range o.Status.LoadBalancer.Ingress {
-		in := &o.Status.LoadBalancer.Ingress[i]
-		in.IPMode = sharedField(in.IPMode)
-	}
-
-	o.Status.Conditions = exact(o.Status.Conditions)
-	for i := range o.Status.Conditions {
-		c := &o.Status.Conditions[i]
-		c.Type = shared(c.Type)
-		c.Status = shared(c.Status)
-		c.Reason = shared(c.Reason)
-	}
-}
-
-// trimServiceSpec drops the fields of a Service's spec that Holdfast does not read.
-func trimServiceSpec(s *corev1.ServiceSpec) {
+	s := &o.Spec
 	s.IPFamilies = nil
 	s.SessionAffinityConfig = nil
 	s.AllocateLoadBalancerNodePorts = nil
 	s.TrafficDistribution = nil
-
-	s.Selector = sharedKeys(s.Selector)
-	s.Type = shared(s.Type)
-	s.SessionAffinity = shared(s.SessionAffinity)
-	s.ExternalTrafficPolicy = shared(s.ExternalTrafficPolicy)
-	s.IPFamilyPolicy = sharedField(s.IPFamilyPolicy)
-	s.InternalTrafficPolicy = sharedField(s.InternalTrafficPolicy)
-	s.LoadBalancerClass = sharedField(s.LoadBalancerClass)
-
 	for i, p := range s.Ports {
 		s.Ports[i] = corev1.ServicePort{
-			Name:     shared(p.Name),
-			Protocol: shared(p.Protocol),
+			Name:     p.Name,
+			Protocol: p.Protocol,
 			Port:     p.Port,
 			NodePort: p.NodePort,
 		}
 	}
+
+	o.Status.Conditions = exact(o.Status.Conditions)
 }
 
 // exact returns the list without the room that a decoder leaves at its end: up to as much again.

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/netip"
 	"reflect"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -241,7 +239,7 @@ func wholeSlice(i int) *discoveryv1.EndpointSlice {
 	}
 }
 
-// What is dropped decides nothing, and what many objects have is one copy.
+// What is dropped decides nothing.
 func TestTrim(t *testing.T) {
 	options := config.Options{LoadBalancerClass: "holdfast.dev/lb", Default: true}
 	options.Proxy.Service = lb.Key{Namespace: "shop", Name: "web-1"}
@@ -312,15 +310,9 @@ func TestTrim(t *testing.T) {
 	if n.Status.Images != nil || n.Status.Capacity != nil || described {
 		t.Errorf("a Node keeps fields that are not read: %v", n)
 	}
-	a, b := trimmed.Services[0], trimmed.Services[1]
+	a := trimmed.Services[0]
 	if cap(a.Status.Conditions) != len(a.Status.Conditions) {
 		t.Error("room for more conditions is kept")
-	}
-	keptTwice := unsafe.StringData(a.Namespace) != unsafe.StringData(b.Namespace) ||
-		a.Spec.IPFamilyPolicy != b.Spec.IPFamilyPolicy ||
-		trimmed.EndpointSlices[0].Endpoints[1].NodeName != trimmed.EndpointSlices[1].Endpoints[0].NodeName
-	if keptTwice {
-		t.Error("equal texts are kept twice")
 	}
 	for _, o := range []metav1.Object{a, trimmed.EndpointSlices[0]} {
 		keeps := o.GetManagedFields() != nil || o.GetOwnerReferences() != nil ||
@@ -328,40 +320,6 @@ func TestTrim(t *testing.T) {
 		if keeps {
 			t.Errorf("%s keeps fields that are not read: %v", o.GetName(), o)
 		}
-	}
-}
-
-// Objects with equal labels share one map, and no others do.
-func TestSharedMap(t *testing.T) {
-	of := func(value string) map[string]string { return sharedMap(map[string]string{"app": value}) }
-	for range 2 {
-		for i := range 2 * len(interned.maps) {
-			if value := fmt.Sprint(i); of(value)["app"] != value || !lb.SameMap(of(value), of(value)) {
-				t.Fatalf("the labels of %s are %v, and then %v", value, of(value), of(value))
-			}
-		}
-	}
-	if sharedMap(map[string]string{}) != nil {
-		t.Error("an empty map is kept")
-	}
-	long := map[string]string{}
-	for i := range maxSharedMap + 1 {
-		long[fmt.Sprint("tenant-", i)] = "value"
-	}
-	if one := sharedMap(long); !maps.Equal(one, long) || lb.SameMap(one, sharedMap(long)) {
-		t.Error("a map that a tenant made long is kept")
-	}
-}
-
-// Tenants choose texts, and what is remembered of them has a bound.
-func TestInternedIsBounded(t *testing.T) {
-	for i := range 2 * maxInterned {
-		shared(fmt.Sprint("label-", i))
-	}
-	interned.Lock()
-	defer interned.Unlock()
-	if n := len(interned.known); n > maxInterned {
-		t.Errorf("%d texts are remembered", n)
 	}
 }
 
