@@ -526,20 +526,22 @@ func newSyncerFor(t testing.TB, api *rest.Config) *syncer {
 // syncOnce does one run, which must succeed; it returns when the next one is due.
 func syncOnce(t testing.TB, s *syncer) time.Duration {
 	t.Helper()
-	again, err := s.sync(t.Context())
+	d, err := s.run(t.Context(), time.Now())
 	must(t, err)
 	if _, measures := t.(*testing.B); !measures {
-		remembersRight(t, s)
+		checkStatuses(t, s, d)
 	}
-	return again
+	return d.nextRun()
 }
 
-// remembersRight checks that nothing is to be written of what is remembered so.
-func remembersRight(t testing.TB, s *syncer) {
+// checkStatuses checks that the statuses that are remembered are those that the function returns.
+func checkStatuses(t testing.TB, s *syncer, d *syncRun) {
 	t.Helper()
-	for _, c := range s.compared {
-		if !c.unchangedUntil.IsZero() && (c.keep != nil || !c.read().update(s.options).IsDone()) {
-			t.Errorf("something is to be written of %s, and it is remembered otherwise", c.assignment.Key)
+	inputs := s.serviceInputs(d)
+	for _, svc := range d.state.Services {
+		got, want := *s.statuses.Of(svc), inputs(svc).status(s.options)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("the status of %s is remembered as %+v, want %+v", svc.Key, got, want)
 		}
 	}
 }
@@ -560,11 +562,12 @@ func syncUntil(t *testing.T, s *syncer, what string, done func() bool) {
 	t.Helper()
 	late := time.After(20 * time.Second)
 	for {
-		again, err := s.sync(t.Context())
-		remembersRight(t, s)
+		d, err := s.run(t.Context(), time.Now())
+		checkStatuses(t, s, d)
 		if done() {
 			return
 		}
+		again := d.nextRun()
 		if err != nil || again == 0 {
 			again = time.Second // as the loop retries
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/memo"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,34 +26,32 @@ func (s *syncer) releaseServices(ctx context.Context, d *syncRun) error {
 		mustWait[l.Key] = slices.ContainsFunc(l.Addresses, d.mustWait)
 	}
 
-	var updates []k8s.ServiceUpdate
-	before := s.cleared
-	s.cleared = make(map[lb.Key]config.Held[corev1.Service], len(before))
+	marked := maps.Collect(s.compiler.Marked)
+	keys := slices.Collect(maps.Keys(marked))
+	s.clearings.Update(keys, d.state.Now, memo.Function[lb.Key, heldService, *serviceStatus]{
+		Inputs: func(key lb.Key) heldService { return marked[key] },
+		Keep:   func(h heldService) heldService { return h },
+		Equal:  func(a, b heldService) bool { return a == b },
+		Compute: func(_ lb.Key, h heldService, _ *memo.Clock) *serviceStatus {
+			return nextWrite(h, clearUpdate(h.Read(), s.options))
+		},
+	})
 
-	for key, h := range s.compiler.Marked {
-		switch {
-		case mustWait[key]:
-			continue
-		case before[key] == h:
-			s.cleared[key] = h
-			continue
-		}
-
-		u := clearUpdate(h.Read(), s.options)
-		if u.IsDone() {
-			s.cleared[key] = h
-		} else {
-			updates = append(updates, u)
+	var due []*serviceStatus
+	for _, key := range keys {
+		status := *s.clearings.Of(key)
+		if status != nil && !mustWait[key] {
+			due = append(due, status)
 		}
 	}
 
-	return each(ctx, d, s.cluster, updates, s.clearService)
+	return each(ctx, d, s.cluster, due, s.clearService)
 }
 
 // clearService writes a step of clearing a Service, and reports the release of its addresses.
-func (s *syncer) clearService(ctx context.Context, u k8s.ServiceUpdate) error {
-	sv := u.Service
-	after, err := s.updateService(ctx, u)
+func (s *syncer) clearService(ctx context.Context, status *serviceStatus) error {
+	sv := status.held.Read()
+	after, err := s.updateService(ctx, status.updateOf(sv))
 	if err != nil || after == nil {
 		return err
 	}

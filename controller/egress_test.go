@@ -226,8 +226,8 @@ func TestEgressWithoutPods(t *testing.T) {
 	if d.egress.isKnown {
 		t.Error("the pods are known")
 	}
-	w := serviceWrite{service: web, egress: d.egress.conditions[d.state.Services[0].Key]}
-	if c, ok := w.egressCondition(); !ok || c.Message != "x" {
+	in := serviceInputs{egress: d.egress.conditions[d.state.Services[0].Key]}
+	if c, ok := in.egressCondition(web); !ok || c.Message != "x" {
 		t.Errorf("%v %+v", ok, c)
 	}
 	d.egress = decideEgress(d, true, &closedView{})
@@ -328,8 +328,8 @@ func TestEgressCondition(t *testing.T) {
 		})
 		d.egress = decideEgress(d, true, &closedView{})
 		for i, svc := range d.state.Services {
-			w := serviceWrite{service: tt.services[i], egress: d.egress.conditions[svc.Key]}
-			c, ok := w.egressCondition()
+			in := serviceInputs{egress: d.egress.conditions[svc.Key]}
+			c, ok := in.egressCondition(tt.services[i])
 			got := fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
 			if ok != (tt.want[i] != "") || ok && !strings.HasPrefix(got, tt.want[i]) || c.Status == "True" && got != tt.want[i] {
 				t.Errorf("%s: %v\n%q, want\n%q", tt.name, ok, got, tt.want[i])

@@ -15,17 +15,17 @@ import (
 
 // accessCondition returns the condition on access to the Service, and reports whether there is one. While it is not
 // known which nodes filter, a condition that names such nodes stays.
-func (w serviceWrite) accessCondition() (metav1.Condition, bool) {
-	c := meta.FindStatusCondition(w.service.Status.Conditions, v1beta1.ConditionFiltered)
-	if w.areNodesUnknown && c != nil && c.Reason == string(lb.NodesUnfiltered) {
+func (in serviceInputs) accessCondition(sv *corev1.Service) (metav1.Condition, bool) {
+	c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionFiltered)
+	if in.areNodesUnknown && c != nil && c.Reason == string(lb.NodesUnfiltered) {
 		return *c, true
 	}
-	return w.filteredCondition()
+	return in.filteredCondition(sv)
 }
 
 // filteredCondition returns the condition on access to the Service, and reports whether access is restricted. The
 // message has the invalid source ranges and limits, and then those in force.
-func (w serviceWrite) filteredCondition() (metav1.Condition, bool) {
+func (in serviceInputs) filteredCondition(sv *corev1.Service) (metav1.Condition, bool) {
 	c := metav1.Condition{
 		Type:   v1beta1.ConditionFiltered,
 		Status: metav1.ConditionTrue,
@@ -33,7 +33,7 @@ func (w serviceWrite) filteredCondition() (metav1.Condition, bool) {
 	}
 	var messages []string
 	var faults []lb.Reason
-	for _, p := range w.problems {
+	for _, p := range in.problems {
 		if !p.Reason.OfFilter() {
 			continue
 		}
@@ -47,12 +47,12 @@ func (w serviceWrite) filteredCondition() (metav1.Condition, bool) {
 		faults = append(faults, p.Reason)
 	}
 
-	messages = append(messages, accessTexts(w.frontends)...)
+	messages = append(messages, accessTexts(in.frontends)...)
 
 	// Nodes refuse the node ports of proxied Services.
-	hasRanges := slices.ContainsFunc(w.frontends, lb.Frontend.HasRanges)
-	if hasRanges && !w.proxied.isServing() {
-		text := nodePortsText(w.service)
+	hasRanges := slices.ContainsFunc(in.frontends, lb.Frontend.HasRanges)
+	if hasRanges && !in.proxied.isServing() {
+		text := nodePortsText(sv)
 		if text != "" {
 			messages = append(messages, text)
 		}

@@ -135,11 +135,40 @@ func (w floatingWrite) validCondition() metav1.Condition {
 	}
 }
 
+// keepWrite is a FloatingIP to create.
+type keepWrite struct {
+	*ipam.Keep
+	// refusal is the reason why it must not be created.
+	refusal string
+}
+
+// keepAddresses creates the FloatingIPs that keep the addresses of Services. A refusal is a Problem of the Service.
+func (s *syncer) keepAddresses(ctx context.Context, d *syncRun) error {
+	var writes []*keepWrite
+	for i := range d.result.Keep {
+		writes = append(writes, &keepWrite{Keep: &d.result.Keep[i]})
+	}
+
+	err := each(ctx, d, s.cluster, writes, s.keep)
+	for _, w := range writes {
+		if w.refusal != "" {
+			d.problems = append(d.problems, lb.Problem{
+				Object:  config.ServiceObject(w.Service),
+				Reason:  lb.NotKept,
+				Message: "the address will not be kept: " + w.refusal,
+			})
+		}
+	}
+
+	return err
+}
+
 // keep creates the FloatingIP that a Service requests by keep-floatingip. The FloatingIP names the Service, so that no
-// other Service takes it over meanwhile. refusal is the reason if it must not be created.
-func (s *syncer) keep(ctx context.Context, k ipam.Keep) (refusal string, err error) {
-	if k.Refusal != "" {
-		return k.Refusal, nil
+// other Service takes it over meanwhile.
+func (s *syncer) keep(ctx context.Context, w *keepWrite) error {
+	w.refusal = w.Refusal
+	if w.refusal != "" {
+		return nil
 	}
 
 	f := &v1beta1.FloatingIP{
@@ -148,16 +177,16 @@ func (s *syncer) keep(ctx context.Context, k ipam.Keep) (refusal string, err err
 			Kind:       config.KindFloatingIP,
 		},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: k.Service.Namespace,
-			Name:      k.Service.Name,
+			Namespace: w.Service.Namespace,
+			Name:      w.Service.Name,
 		},
 		Spec: v1beta1.FloatingIPSpec{
-			ServiceName:   k.Service.Name,
+			ServiceName:   w.Service.Name,
 			ReclaimPolicy: v1beta1.ReclaimRetain,
-			Addresses:     texts(k.Addresses),
+			Addresses:     texts(w.Addresses),
 		},
 	}
-	err = s.cluster.CreateFloatingIP(ctx, f)
-	refusal, _ = k8s.Denied(err)
-	return refusal, err
+	err := s.cluster.CreateFloatingIP(ctx, f)
+	w.refusal, _ = k8s.Denied(err)
+	return err
 }

@@ -9,6 +9,17 @@
 //	controller uninstall      # withdraw all announcements and remove the finalizers
 //	controller crds           # write the custom resource definitions
 //
+// A run about a new Service, where pool "lan" has 192.0.2.0/24:
+//
+//	read     Service default/web of type LoadBalancer, IPAddressPool lan
+//	compile  lb.Service{Key: default/web, Families: [IPv4]}, lb.Pool{Name: lan}
+//	decide   ipam.Assignment{Addresses: [192.0.2.0], Pools: [lan], Reason: Assigned}
+//	compute  serviceStatus: the address, condition AddressAssigned=True, two finalizers, an Event
+//	write    a patch of the Service, the Event, the counts of the pool
+//
+// The status of a Service is a function of its serviceInputs. Package memo remembers the result, so a Service that does
+// not change costs a comparison.
+//
 // It must not announce addresses: that is the speakers' task.
 package main
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/memo"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -50,13 +50,13 @@ var (
 
 // metrics are the metrics of a syncer.
 type metrics struct {
-	listServices func() lb.Map[lb.Key, config.Held[corev1.Service]]
+	listServices func() lb.Map[lb.Key, heldService]
 	// mu guards services, which has the results of the last scrape.
 	mu       sync.Mutex
-	services map[lb.Key]serviceMetrics
+	services memo.Table[lb.Key, serviceObservation, serviceMetrics]
 	// last is the result of the last run, which /debug/state shows too; nil unless this replica leads.
 	last atomic.Pointer[runResult]
-	// repairs counts wrong decisions of the ledger, and writes of Services without a change.
+	// repairs counts wrong decisions of the ledger.
 	repairs atomic.Int64
 }
 
@@ -169,10 +169,25 @@ func collectSlices(r ipam.SliceResult, gauge gaugeFunc) {
 	gauge(slicesDesc, int64(len(r.Refused)), "refused")
 }
 
+// serviceObservation is what the metrics of a Service depend on.
+type serviceObservation struct {
+	held       heldService
+	assignment *ipam.Assignment
+}
+
+// equal reports whether two observations are equal.
+func (o serviceObservation) equal(p serviceObservation) bool {
+	return o.held == p.held && o.assignment.Equal(p.assignment)
+}
+
+// keep returns a copy that shares no memory with the other assignments of its run.
+func (o serviceObservation) keep() serviceObservation {
+	o.assignment = new(*o.assignment)
+	return o
+}
+
 // serviceMetrics is the state of a Service at a scrape.
 type serviceMetrics struct {
-	object     config.Held[corev1.Service]
-	assignment *ipam.Assignment
 	// pendingSince is the time from which it waits for an address; zero if it does not wait.
 	pendingSince time.Time
 	// unannounced are the families of its addresses that no node announces.
@@ -189,29 +204,31 @@ func (m *metrics) serviceStates(
 ) (waits map[lb.Reason]time.Duration, unannounced map[[4]string]bool) {
 	waits = map[lb.Reason]time.Duration{}
 	unannounced = map[[4]string]bool{}
+	services := m.listServices()
+	observed := make(map[lb.Key]serviceObservation, len(assignments))
+	keys := make([]lb.Key, 0, len(assignments))
+	for _, a := range assignments {
+		h, ok := services.Get(a.Key)
+		if ok {
+			observed[a.Key] = serviceObservation{held: h, assignment: a}
+			keys = append(keys, a.Key)
+		}
+	}
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.services == nil {
-		m.services = map[lb.Key]serviceMetrics{}
-	}
+	m.services.Update(keys, time.Now(), memo.Function[lb.Key, serviceObservation, serviceMetrics]{
+		Inputs:  func(key lb.Key) serviceObservation { return observed[key] },
+		Keep:    serviceObservation.keep,
+		Equal:   serviceObservation.equal,
+		Compute: newServiceMetrics,
+	})
 
-	services := m.listServices()
-	for _, a := range assignments {
-		h, ok := services.Get(a.Key)
-		if !ok {
-			continue
-		}
-
-		state := m.services[a.Key]
-		if state.object != h || state.assignment != a {
-			state = newServiceMetrics(h, a)
-			m.services[a.Key] = state
-		}
-
+	for _, key := range keys {
+		state := m.services.Of(key)
 		if !state.pendingSince.IsZero() {
-			wait := time.Since(state.pendingSince)
-			waits[a.Reason] = max(waits[a.Reason], wait)
+			reason := observed[key].assignment.Reason
+			waits[reason] = max(waits[reason], time.Since(state.pendingSince))
 		}
 
 		for _, family := range state.unannounced {
@@ -220,8 +237,8 @@ func (m *metrics) serviceStates(
 			}
 
 			labels := [4]string{
-				a.Key.Namespace,
-				a.Key.Name,
+				key.Namespace,
+				key.Name,
 				string(family),
 				string(state.reason),
 			}
@@ -229,17 +246,12 @@ func (m *metrics) serviceStates(
 		}
 	}
 
-	isGone := func(k lb.Key, _ serviceMetrics) bool {
-		return !services.Has(k)
-	}
-	maps.DeleteFunc(m.services, isGone)
 	return waits, unannounced
 }
 
 // newServiceMetrics returns the state of a Service, as its conditions report it.
-func newServiceMetrics(h config.Held[corev1.Service], a *ipam.Assignment) serviceMetrics {
-	sv := h.Read()
-	out := serviceMetrics{object: h, assignment: a}
+func newServiceMetrics(_ lb.Key, o serviceObservation, _ *memo.Clock) (out serviceMetrics) {
+	sv, a := o.held.Read(), o.assignment
 	if !hasAddressReasons[a.Reason] {
 		c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
 		if c != nil && c.Status == metav1.ConditionFalse {

@@ -399,8 +399,8 @@ func (c *proxyCondition) isServing() bool {
 	return c != nil && c.Status == metav1.ConditionTrue
 }
 
-// withProblems adds the reasons why proxies are refused, or the faults that proxies report.
-func (c proxyCondition) withProblems(problems []lb.Problem) proxyCondition {
+// withProblems returns the condition with the reasons why proxies are refused, or the faults that proxies report.
+func (c proxyCondition) withProblems(problems []lb.Problem) metav1.Condition {
 	var refusals []string
 	reasons := []lb.Reason{lb.Reason(c.Reason)}
 	for _, p := range problems {
@@ -418,5 +418,5 @@ func (c proxyCondition) withProblems(problems []lb.Problem) proxyCondition {
 	}
 
 	c.Message = lb.WithRemedies(c.Message, reasons...)
-	return c
+	return c.Condition
 }

@@ -258,7 +258,7 @@ func TestSecretFaults(t *testing.T) {
 		if differs {
 			t.Errorf("%s: %s", problem.Object.Name, text)
 		}
-		honoured, stands := serviceWrite{problems: []lb.Problem{problem}}.honouredCondition()
+		honoured, stands := serviceInputs{problems: []lb.Problem{problem}}.honouredCondition()
 		message := problem.Message + ". " + problem.Reason.Remedy()
 		if !stands || honoured.Reason != string(problem.Reason) || honoured.Message != message {
 			t.Errorf("%+v", honoured)
@@ -414,14 +414,15 @@ func TestProxiedIsWritten(t *testing.T) {
 	sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid",
 		Annotations: map[string]string{"holdfast.dev/data-path": "Proxy"}}}
 	options := newProxyOptions()
-	w := serviceWrite{service: sv, assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned},
-		proxied: &proxyCondition{
-			metav1.Condition{
-				Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m",
-			},
-			true,
-		}}
-	u := w.update(options)
+	in := serviceInputs{assignment: &ipam.Assignment{Addresses: []netip.Addr{v4}, Reason: lb.Assigned}}
+	in.compiled = &lb.Service{}
+	in.proxied = &proxyCondition{
+		metav1.Condition{
+			Type: v1beta1.ConditionProxied, Status: metav1.ConditionTrue, Reason: string(lb.Proxied), Message: "m",
+		},
+		true,
+	}
+	u := in.update(sv, options)
 	if !u.Proxied || !u.ProxyMode {
 		t.Error("no ipMode")
 	}
@@ -435,8 +436,8 @@ func TestProxiedIsWritten(t *testing.T) {
 		t.Errorf("%v", conditions)
 	}
 	delete(sv.Annotations, "holdfast.dev/data-path")
-	w.proxied = nil
-	u = w.update(options)
+	in.proxied = nil
+	u = in.update(sv, options)
 	if u.Proxied || !strings.Contains(strings.Join(u.RemoveConditions, " "), "Proxied holdfast.dev/ProxyRecord") {
 		t.Errorf("%v stand", u.Conditions)
 	}

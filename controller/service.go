@@ -6,169 +6,32 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // remindInterval is half of the time for which API servers keep Events.
 const remindInterval = 30 * time.Minute
 
-// serviceWrite is one Service of ours with the decisions for it.
-type serviceWrite struct {
-	// compiled is the Service as package config read it. It is the same as long as the assignment is the same.
-	compiled   *lb.Service
-	assignment *ipam.Assignment
-	// unchangedUntil is the time until which nothing needs to be written as long as the inputs are the same; zero if
-	// something needs to be written.
-	unchangedUntil time.Time
-	// isPending reports whether the Service has no address.
-	isPending bool
-	// hasMore reports whether there is more to write than the assignment.
-	hasMore bool
-	// areNodesUnknown reports whether it is not known yet which nodes filter.
-	areNodesUnknown bool
-
-	// held is the Service in its compact form, and service the decoded one, which is only set for a write.
-	held    config.Held[corev1.Service]
-	service *corev1.Service
-
-	// hostname is the host name that the Service requests.
-	hostname string
-	// loadBalancer is the load balancer id that the Service names.
-	loadBalancer string
-	problems     []lb.Problem
-	// frontends are the frontends with access rules.
-	frontends []lb.Frontend
-	// proxied is the condition on proxies; nil for none.
-	proxied *proxyCondition
-	// egress is the condition on egress; nil for none.
-	egress *egressCondition
-	// keep is the FloatingIP to create from its addresses; nil for none.
-	keep *ipam.Keep
-}
-
-// serviceDetails is what there is to write to Services besides their assignments.
-type serviceDetails struct {
-	problems  map[lb.Key][]lb.Problem
-	frontends map[lb.Key][]lb.Frontend
-	keep      map[lb.Key]*ipam.Keep
-}
-
-// details returns the details of all Services.
-func (d *syncRun) details() serviceDetails {
-	out := serviceDetails{
-		problems:  map[lb.Key][]lb.Problem{},
-		frontends: map[lb.Key][]lb.Frontend{},
-		keep:      map[lb.Key]*ipam.Keep{},
-	}
-	for _, p := range d.problems {
-		if p.Object.Kind != config.KindService {
-			continue
-		}
-		key := lb.Key{Namespace: p.Object.Namespace, Name: p.Object.Name}
-		out.problems[key] = append(out.problems[key], p)
-	}
-
-	for i := range d.frontends {
-		f := &d.frontends[i]
-		if isRestricted(&f.Access) {
-			out.frontends[f.Service] = append(out.frontends[f.Service], *f)
-		}
-	}
-
-	for i := range d.result.Keep {
-		k := &d.result.Keep[i]
-		out.keep[k.Service] = k
-	}
-
-	return out
-}
-
-// has reports whether there are details of a Service.
-func (d serviceDetails) has(key lb.Key) bool {
-	return len(d.problems[key]) > 0 ||
-		len(d.frontends[key]) > 0 ||
-		d.keep[key] != nil
-}
-
 // writeServices writes the Services that are ours.
 func (s *syncer) writeServices(ctx context.Context, d *syncRun) error {
-	details := d.details()
-	areNodesUnknown := !s.speakers.unfiltered.isKnown && s.options.Filters()
-	lastWrite := lastWrites(s.compared)
-	s.compared = make([]*serviceWrite, 0, len(d.result.Assignments))
+	err := s.keepAddresses(ctx, d)
+	s.updateStatuses(d)
+	s.remind(d)
 
-	var due []*serviceWrite
-	for i := range d.result.Assignments {
-		svc := d.state.Services[i]
-		if d.mustServiceWait(svc) {
-			continue
-		}
-
-		last := lastWrite(svc)
-		w := d.serviceWrite(i, details, areNodesUnknown, last)
-		s.compared = append(s.compared, w)
-		if s.differs(d.state.Now, w, last) {
-			due = append(due, w)
+	var due []*serviceStatus
+	for _, svc := range d.state.Services {
+		status := *s.statuses.Of(svc)
+		if status != nil && !d.mustServiceWait(svc) {
+			due = append(due, status)
 		}
 	}
 
-	s.remind(d.state.Now, s.compared)
-	return each(ctx, d, s.cluster, due, func(ctx context.Context, w *serviceWrite) error {
-		return s.writeService(ctx, w.read())
-	})
-}
-
-// serviceWrite returns the write of the Service with index i: last, the write of the run before, if that is the same.
-func (d *syncRun) serviceWrite(
-	i int,
-	details serviceDetails,
-	areNodesUnknown bool,
-	last *serviceWrite,
-) *serviceWrite {
-	svc := d.state.Services[i]
-	a := d.result.Assignments[i]
-
-	var proxied *proxyCondition
-	if d.proxied != nil && d.proxied[i].Type != "" {
-		c := d.proxied[i].withProblems(details.problems[a.Key])
-		proxied = &c
-	}
-
-	egress := d.egress.conditions[a.Key]
-	hasMore := proxied != nil || egress != nil || details.has(a.Key)
-
-	canReuse := last != nil &&
-		last.assignment == a &&
-		last.areNodesUnknown == areNodesUnknown &&
-		!last.hasMore &&
-		!hasMore
-	if canReuse {
-		return last
-	}
-
-	return &serviceWrite{
-		compiled:        svc,
-		assignment:      a,
-		isPending:       !hasAddressReasons[a.Reason],
-		hasMore:         hasMore,
-		areNodesUnknown: areNodesUnknown,
-		held:            d.objects.HeldServices.Of(a.Key),
-		hostname:        svc.Hostname,
-		loadBalancer:    svc.LoadBalancerID,
-		problems:        details.problems[a.Key],
-		frontends:       details.frontends[a.Key],
-		proxied:         proxied,
-		egress:          egress,
-		keep:            details.keep[a.Key],
-	}
+	return errors.Join(err, each(ctx, d, s.cluster, due, s.writeService))
 }
 
 // mustServiceWait reports whether a Service must keep its addresses until their release is recorded.
@@ -182,88 +45,48 @@ func (d *syncRun) mustServiceWait(svc *lb.Service) bool {
 	})
 }
 
-// read returns a write with the decoded Service.
-func (w serviceWrite) read() serviceWrite {
-	w.service = w.held.Read()
-	return w
-}
-
 // remind repeats the Events of pending Services, because Events expire after an hour and kubectl describe shows nothing
 // else. Client-go merges the repetitions into a series.
-func (s *syncer) remind(at time.Time, writes []*serviceWrite) {
+func (s *syncer) remind(d *syncRun) {
 	before := s.reminded
-	s.reminded = map[types.UID]time.Time{}
-
-	for _, w := range writes {
-		if !w.isPending {
+	s.reminded = map[string]time.Time{}
+	for i, svc := range d.state.Services {
+		a := d.result.Assignments[i]
+		if hasAddressReasons[a.Reason] || d.mustServiceWait(svc) {
 			continue
 		}
 
-		uid := w.held.GetUID()
-		last, ok := before[uid]
+		last, ok := before[svc.UID]
 		if !ok {
-			last = at
+			last = d.state.Now
 		}
 
-		isDue := at.Sub(last) >= remindInterval
+		isDue := d.state.Now.Sub(last) >= remindInterval
 		if isDue {
-			c := w.assignedCondition()
-			s.reportService(w.held, false, lb.Reason(c.Reason), c.Message)
-			last = at
+			c := assignedCondition(a)
+			s.reportService(d.objects.HeldServices.Of(svc.Key), false, lb.Reason(c.Reason), c.Message)
+			last = d.state.Now
 		}
 
-		s.reminded[uid] = last
+		s.reminded[svc.UID] = last
 	}
 }
 
-// writeService writes a Service, and before it the FloatingIP that keeps its addresses. The Service reports whether
-// that was refused.
-func (s *syncer) writeService(ctx context.Context, w serviceWrite) error {
-	var keepErr error
-	if w.keep != nil {
-		var refusal string
-		refusal, keepErr = s.keep(ctx, *w.keep)
-		if refusal != "" {
-			notKept := lb.Problem{
-				Reason:  lb.NotKept,
-				Message: "the address will not be kept: " + refusal,
-			}
-			w.problems = append(w.problems, notKept)
-		}
-	}
-
-	if err := s.writeDecided(ctx, w); err != nil {
-		return err // the retry includes the FloatingIP
-	}
-
-	return keepErr
-}
-
-// writeDecided writes a Service, and sends Events for the conditions that changed.
-func (s *syncer) writeDecided(ctx context.Context, w serviceWrite) error {
-	update := w.update(s.options)
-	before := w.service.Status.Conditions
-	changed := changedConditions(before, update.Conditions...)
-
-	after, err := s.updateService(ctx, update)
+// writeService writes a Service, and sends Events about the conditions that changed, unless they were refused.
+func (s *syncer) writeService(ctx context.Context, status *serviceStatus) error {
+	after, err := s.updateService(ctx, status.updateOf(status.held.Read()))
 	if err != nil || after == nil {
 		return err
 	}
 
-	for _, c := range changed {
-		isRecord := c.Type == v1beta1.ConditionAddressRecord || c.Type == v1beta1.ConditionProxyRecord
-		wasRefused := len(changedConditions(after.Status.Conditions, c)) > 0
-		if isRecord || wasRefused || hasOtherNodes(before, c) {
+	for _, e := range status.events {
+		wasRefused := !e.isRemoved && len(changedConditions(after.Status.Conditions, e.Condition)) > 0
+		if wasRefused {
 			continue
 		}
 
-		isGood := c.Status == metav1.ConditionTrue && c.Reason != string(lb.AddressKept)
-		s.reportService(w.service, isGood, lb.Reason(c.Reason), c.Message)
-	}
-
-	wasFiltered := meta.FindStatusCondition(before, v1beta1.ConditionFiltered) != nil
-	if wasFiltered && slices.Contains(update.RemoveConditions, v1beta1.ConditionFiltered) {
-		s.reportService(w.service, true, lb.Filtered, "no source ranges or limits apply")
+		isGood := e.Status == metav1.ConditionTrue && e.Reason != string(lb.AddressKept)
+		s.reportService(status.held, isGood, lb.Reason(e.Reason), e.Message)
 	}
 
 	return nil

@@ -24,36 +24,38 @@ func TestUpdate(t *testing.T) {
 	holding := map[string]bool{v1beta1.FinalizerAddress: true, k8s.StandardFinalizer: true}
 	const keep = "loadbalancer.openstack.org/keep-floatingip"
 	const record, shown = v1beta1.AnnotationAssigned, v1beta1.AnnotationHostnameShown
-	one := serviceWrite{assignment: &ipam.Assignment{
+	one := serviceInputs{assignment: &ipam.Assignment{
 		Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.Assigned,
 	}}
 	other := config.Options{OpenStack: openstack.Options{Ignore: true}}
+	named := &lb.Service{}
+	named.Hostname = "a.example.org"
 	for _, tt := range []struct {
 		name        string
-		write       serviceWrite
+		inputs      serviceInputs
 		has         map[string]string
 		options     config.Options
 		conditions  string
 		annotations map[string]string
 		finalizers  map[string]bool
 	}{
-		{"assigned", serviceWrite{assignment: &ipam.Assignment{
+		{"assigned", serviceInputs{assignment: &ipam.Assignment{
 			Addresses: []netip.Addr{v4, v6},
 			Record:    lb.Origins{{Address: v4, Pool: "lan", Terms: "3x"}, {Address: v6, Pool: "lan6"}}, Reason: lb.Assigned,
 		}}, nil, other, "AddressAssigned True Assigned, AddressRecord True Recorded",
 			map[string]string{record: "for=ns/web,192.0.2.1=lan,2001:db8::1=lan6", shown: ""}, holding},
-		{"pending, with an annotation that does nothing", serviceWrite{
+		{"pending, with an annotation that does nothing", serviceInputs{
 			assignment: &ipam.Assignment{Reason: lb.PoolExhausted, Message: "full"},
 			problems:   []lb.Problem{{Reason: lb.AnnotationIgnored, Message: "no proxy here", Note: true}},
 		}, map[string]string{openstack.ID: "uid", keep: "true"}, config.Options{},
 			"AddressAssigned False PoolExhausted, AnnotationsHonoured False AnnotationIgnored",
 			map[string]string{record: "", shown: "", openstack.Address: "", openstack.ID: ""}, nil},
-		{"a request that cannot be read is reported once", serviceWrite{
+		{"a request that cannot be read is reported once", serviceInputs{
 			assignment: &ipam.Assignment{Reason: lb.InvalidRequest, Message: "not an address"},
 			problems:   []lb.Problem{{Reason: lb.InvalidRequest, Message: "not an address", Waits: true}},
 		}, nil, other, "AddressAssigned False InvalidRequest", map[string]string{record: "", shown: ""}, nil},
-		{"as OpenStack says it, with a host name", serviceWrite{
-			hostname: "a.example.org",
+		{"as OpenStack says it, with a host name", serviceInputs{
+			serviceFacts: serviceFacts{compiled: named},
 			assignment: &ipam.Assignment{
 				Addresses: []netip.Addr{v4}, Record: lb.Origins{{Address: v4, Pool: "lan"}}, Reason: lb.AddressKept,
 			},
@@ -72,16 +74,19 @@ func TestUpdate(t *testing.T) {
 			holding,
 		},
 		{"an address that another load balancer wrote",
-			serviceWrite{assignment: &ipam.Assignment{
+			serviceInputs{assignment: &ipam.Assignment{
 				Addresses: []netip.Addr{v4}, Pools: []string{""}, Reason: lb.ForeignAddress,
 			}},
 			nil, other, "AddressAssigned False ForeignAddress", map[string]string{record: "", shown: ""}, nil},
 	} {
-		tt.write.service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		sv := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "web", UID: "uid", Annotations: tt.has,
 		}}
-		tt.write.assignment.Key = lb.Key{Namespace: "ns", Name: "web"}
-		u := tt.write.update(tt.options)
+		if tt.inputs.compiled == nil {
+			tt.inputs.compiled = &lb.Service{}
+		}
+		tt.inputs.assignment.Key = lb.Key{Namespace: "ns", Name: "web"}
+		u := tt.inputs.update(sv, tt.options)
 		var got []string
 		for _, c := range u.Conditions {
 			got = append(got, strings.TrimPrefix(c.Type, "holdfast.dev/")+" "+string(c.Status)+" "+c.Reason)
@@ -93,7 +98,7 @@ func TestUpdate(t *testing.T) {
 			t.Errorf("%s: annotations (-want +got):\n%s", tt.name, diff)
 		}
 		diff := cmp.Diff(tt.finalizers, u.Finalizers)
-		if diff != "" || u.SetAddresses == (tt.write.assignment.Reason == lb.ForeignAddress) {
+		if diff != "" || u.SetAddresses == (tt.inputs.assignment.Reason == lb.ForeignAddress) {
 			t.Errorf("%s: finalizers (-want +got):\n%s", tt.name, diff)
 		}
 	}

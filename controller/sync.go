@@ -16,10 +16,12 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/memo"
 	"github.com/holdfast-lb/holdfast/internal/plan"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
+
+// compareAge is the minimum time between two checks of the ledger. It is up to twice as long.
+const compareAge = 4 * time.Minute
 
 // syncer assigns addresses: each run reads, decides and writes.
 type syncer struct {
@@ -41,12 +43,13 @@ type syncer struct {
 	// checkAt is the time from which the state of ledger is checked.
 	checkAt time.Time
 
-	// reminded has the time of the last Event of each pending Service.
-	reminded map[types.UID]time.Time
-	// compared are the Services of the last run, with the decisions for them.
-	compared []*serviceWrite
-	// cleared are the Services that are not ours and that have nothing more to clear.
-	cleared map[lb.Key]config.Held[corev1.Service]
+	// statuses has the next write to each Service that is ours, and clearings to each Service that is not and must lose
+	// something; nil for none.
+	statuses  memo.Table[*lb.Service, serviceInputs, *serviceStatus]
+	clearings memo.Table[lb.Key, heldService, *serviceStatus]
+
+	// reminded has the time of the last Event of each pending Service, by its UID.
+	reminded map[string]time.Time
 	// closed has the closed externalIPs that were reported on each Service.
 	closed map[lb.Key]string
 	// invalidSlices are the Problems of EgressAllocations that were reported.
@@ -97,16 +100,20 @@ func (s *syncer) sync(ctx context.Context) (again time.Duration, err error) {
 		return 0, nil // the uninstall removes our finalizers; a write would restore them
 	}
 
-	d := s.read(time.Now())
+	d, err := s.run(ctx, time.Now())
+	return d.nextRun(), err
+}
+
+// run does one run.
+func (s *syncer) run(ctx context.Context, at time.Time) (*syncRun, error) {
+	d := s.read(at)
 	s.decide(d)
 	s.last.Store(&runResult{
 		Result:   d.result,
 		Slices:   d.egress.result,
 		Problems: d.problems,
 	})
-
-	err = s.write(ctx, d)
-	return d.nextRun(), err
+	return d, s.write(ctx, d)
 }
 
 // read reads and compiles all objects.
@@ -222,8 +229,8 @@ func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
 		s.speakers = speakerView{}
 		s.ledger = ipam.Ledger{}
-		s.compared = nil
-		s.cleared = nil
+		s.statuses = memo.Table[*lb.Service, serviceInputs, *serviceStatus]{}
+		s.clearings = memo.Table[lb.Key, heldService, *serviceStatus]{}
 		s.closed = nil
 		s.invalidSlices = nil
 		s.last.Store(nil)

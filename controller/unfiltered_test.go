@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
-	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -203,10 +202,8 @@ func TestUnfilteredProblems(t *testing.T) {
 	if strings.Join(got, ", ") != want || f.s.unfiltered.ranged != 2 {
 		t.Errorf("problems %q of %d Services", got, f.s.unfiltered.ranged)
 	}
-	w := serviceWrite{
-		frontends: frontends[:1], problems: f.s.unfiltered.problems(frontends)[:1], service: &corev1.Service{},
-	}
-	c, ok := w.accessCondition()
+	in := serviceInputs{frontends: frontends[:1], problems: f.s.unfiltered.problems(frontends)[:1]}
+	c, ok := in.accessCondition(&corev1.Service{})
 	differs := !ok || c.Status != metav1.ConditionFalse || c.Reason != "NodesUnfiltered" ||
 		!strings.Contains(c.Message, "node c:") ||
 		!strings.Contains(c.Message, ": from no client;")
@@ -250,11 +247,9 @@ func TestAccessStays(t *testing.T) {
 		Type: v1beta1.ConditionFiltered, Status: metav1.ConditionFalse, Reason: string(lb.InvalidSourceRange),
 	}
 	service := &corev1.Service{Status: corev1.ServiceStatus{Conditions: []metav1.Condition{stands}}}
-	w := serviceWrite{
-		service: service, areNodesUnknown: true, assignment: &ipam.Assignment{},
-		frontends: []lb.Frontend{{Access: lb.Access{Restricted: true}}},
-	}
-	if c, _ := w.accessCondition(); c.Reason != string(lb.Filtered) {
+	in := serviceInputs{frontends: []lb.Frontend{{Access: lb.Access{Restricted: true}}}}
+	in.areNodesUnknown = true
+	if c, _ := in.accessCondition(service); c.Reason != string(lb.Filtered) {
 		t.Errorf("the ranges can be read: %+v", c)
 	}
 }
@@ -311,55 +306,61 @@ func TestFiltered(t *testing.T) {
 	const alike = "; the cluster's own pods and nodes are sources like any other"
 	const each = ", for each port of each address on each node"
 	for _, tt := range []struct {
-		name  string
-		write serviceWrite
-		want  string
+		name   string
+		inputs serviceInputs
+		// service has no node port if it is nil.
+		service *corev1.Service
+		want    string
 	}{
-		{"open", serviceWrite{frontends: []lb.Frontend{{Address: v4}}, problems: []lb.Problem{other}}, ""},
-		{"no address yet", serviceWrite{}, ""},
-		{"ranges, once for all ports", serviceWrite{frontends: []lb.Frontend{
+		{"open", serviceInputs{frontends: []lb.Frontend{{Address: v4}}, problems: []lb.Problem{other}}, nil, ""},
+		{"no address yet", serviceInputs{}, nil, ""},
+		{"ranges, once for all ports", serviceInputs{frontends: []lb.Frontend{
 			{Address: v4, Port: 80, Access: lb.Access{Restricted: true, Allow: many, Deny: deny}},
 			{Address: v4, Port: 81, Access: lb.Access{Restricted: true,
 				Allow: many, Deny: deny}},
 			{Address: v6, Port: 80, Access: lb.Access{Restricted: true}},
-		}},
+		}}, nil,
 			"True Filtered: 192.0.2.1: from 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, 10.4.0.0/16 and 2 " +
 				"more but 10.9.0.0/16; 2001:db8::1: from no client" +
 				alike},
 		{
 			"deny, limits and a log",
-			serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Deny: deny, ConnectionLimit: 5, RateLimit: 2,
+			serviceInputs{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Deny: deny, ConnectionLimit: 5, RateLimit: 2,
 				LogDrops: true}}}},
+			nil,
 			"True Filtered: 192.0.2.1: from everybody but 10.9.0.0/16" + alike + "; at most 5 connections at once" + each +
 				"; at most 2 new connections per second of one source" + each + "; refused packets are logged in samples",
 		},
 		{
 			"the cluster comes in too",
-			serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}, ClusterIP: cluster}}},
+			serviceInputs{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}, ClusterIP: cluster}}},
+			nil,
 			"True Filtered: 192.0.2.1: from no client; the cluster's own pods and nodes are allowed too",
 		},
 		{
 			"node ports",
-			serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}},
+			serviceInputs{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}},
+			open,
 			"True Filtered: 192.0.2.1: from no client" + alike + "; any source may connect to the node ports (30000, " +
 				"30001, 30002, 30003, 30004 and 2 more): set spec.allocateLoadBalancerNodePorts to false and remove " +
 				"nodePort from spec.ports",
 		},
-		{"node ports of an open Service", serviceWrite{service: open, frontends: []lb.Frontend{{Address: v4}}}, ""},
+		{"node ports of an open Service", serviceInputs{frontends: []lb.Frontend{{Address: v4}}}, open, ""},
 		{
 			"what cannot be read comes first",
-			serviceWrite{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}, problems: []lb.Problem{
+			serviceInputs{frontends: []lb.Frontend{{Address: v4, Access: lb.Access{Restricted: true}}}, problems: []lb.Problem{
 				bad, other, worse,
 			}},
+			nil,
 			"False InvalidSourceRange: cannot read x; no number; 192.0.2.1: from no client" + alike + ". " +
 				lb.InvalidSourceRange.Remedy() + " " + lb.InvalidLimit.Remedy(),
 		},
 	} {
 		got := ""
-		if tt.write.service == nil {
-			tt.write.service = sv
+		if tt.service == nil {
+			tt.service = sv
 		}
-		if c, ok := tt.write.filteredCondition(); ok {
+		if c, ok := tt.inputs.filteredCondition(tt.service); ok {
 			got = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 		}
 		if got != tt.want {
@@ -370,11 +371,8 @@ func TestFiltered(t *testing.T) {
 
 // TestHonouredLeavesTheFilterOut: no Problem is in both conditions.
 func TestHonouredLeavesTheFilterOut(t *testing.T) {
-	w := serviceWrite{
-		assignment: &ipam.Assignment{Reason: lb.Assigned},
-		problems:   []lb.Problem{{Reason: lb.InvalidLimit, Message: "no number"}},
-	}
-	if c, ok := w.honouredCondition(); ok {
+	in := serviceInputs{problems: []lb.Problem{{Reason: lb.InvalidLimit, Message: "no number"}}}
+	if c, ok := in.honouredCondition(); ok {
 		t.Errorf("AnnotationsHonoured says %s", c.Message)
 	}
 }

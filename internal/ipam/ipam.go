@@ -54,6 +54,17 @@ type Assignment struct {
 	Message string
 }
 
+// Equal reports whether two decisions are the same.
+func (a *Assignment) Equal(b *Assignment) bool {
+	return a.Key == b.Key &&
+		a.Reason == b.Reason &&
+		a.Message == b.Message &&
+		slices.Equal(a.Addresses, b.Addresses) &&
+		slices.Equal(a.Pools, b.Pools) &&
+		slices.Equal(a.Record, b.Record) &&
+		slices.Equal(a.Awaits, b.Awaits)
+}
+
 // Assign decides for all objects. Older objects come first; requests for particular addresses come before requests for
 // any address.
 func Assign(s lb.State) Result { return newAssigner(s).decide() }

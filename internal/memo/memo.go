@@ -41,7 +41,8 @@ func (c *Clock) Time() time.Time {
 type Function[K comparable, I, O any] struct {
 	// Version counts the differences of what all keys have in common.
 	Version uint64
-	// Source counts the differences of what Inputs reads: the same key has the same inputs as long as it stays.
+	// Source counts the differences of what Inputs reads: the same key has the same inputs as long as it stays. If it is
+	// 0, the inputs are compared in each update.
 	Source uint64
 	// Inputs returns the inputs of a key. The next call may overwrite them: Keep copies what is remembered.
 	Inputs func(K) I
@@ -154,7 +155,8 @@ func (f *Function[K, I, O]) holds(key K, e *entry[I, O], at time.Time) bool {
 	if e.version != f.Version || isExpired {
 		return false
 	}
-	if e.source == f.Source {
+	hasSameSource := f.Source != 0 && e.source == f.Source
+	if hasSameSource {
 		return true
 	}
 	if !f.Equal(f.Inputs(key), e.inputs) {
