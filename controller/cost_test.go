@@ -44,27 +44,6 @@ func settledSyncer(t testing.TB, services, nodes int) (*syncer, *apiServer) {
 	return s, server
 }
 
-// TestLedgerIsChecked checks that what is kept of decisions is checked by turns, and that a fault is counted.
-func TestLedgerIsChecked(t *testing.T) {
-	s, _ := settledSyncer(t, 20, 0)
-	run := func(repairs int64) {
-		t.Helper()
-		if syncOnce(t, s); s.repairs.Load() != repairs {
-			t.Errorf("%d repairs, want %d", s.repairs.Load(), repairs)
-		}
-	}
-	run(0)
-	s.last.Load().Result.Assignments[5].Reason = lb.AddressKept // what was decided must not be changed
-	s.checkAt = time.Now()
-	run(1)
-	if got := s.last.Load().Result.Assignments[5].Reason; got != lb.Assigned {
-		t.Errorf("what was decided is checked, and stays %s", got)
-	}
-	if in := time.Until(s.checkAt); in < compareAge-time.Minute || in > 2*compareAge {
-		t.Errorf("what is kept of decisions is checked again in %v", in)
-	}
-}
-
 // BenchmarkRun is a run in which nothing changed, one Service did or there is one more, which gets its address: that is
 // written and comes back. cpu-ms is the processor time of this process only.
 func BenchmarkRun(b *testing.B) {

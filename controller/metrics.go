@@ -36,8 +36,6 @@ var (
 		"1 for each Service with an address that no node announces, by the reason that speakers report, "+
 			"empty while they report none; the first 2,000 series by age.",
 		[]string{"namespace", "service", "family", "reason"}, nil)
-	repairsDesc = prometheus.NewDesc("holdfast_repairs_total",
-		"Repairs of drift, by kind.", nil, prometheus.Labels{"kind": "plan"})
 	isLeaderDesc = prometheus.NewDesc("holdfast_controller_is_leader",
 		"1 if this controller leads: it has decided at least once and alone assigns addresses.", nil, nil)
 	slicesDesc = prometheus.NewDesc("holdfast_egress_slices",
@@ -56,8 +54,6 @@ type metrics struct {
 	services memo.Table[lb.Key, serviceObservation, serviceMetrics]
 	// last is the result of the last run, which /debug/state shows too; nil unless this replica leads.
 	last atomic.Pointer[runResult]
-	// repairs counts wrong decisions of the ledger.
-	repairs atomic.Int64
 }
 
 // runResult is the result of one run.
@@ -84,9 +80,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 
 	gauge(isLeaderDesc, 1)
-	repairs := float64(m.repairs.Load())
-	ch <- prometheus.MustNewConstMetric(repairsDesc, prometheus.CounterValue, repairs)
-
 	collectPools(last.Result.Pools, gauge)
 	collectReasons(last, gauge)
 	collectSlices(last.Slices, gauge)

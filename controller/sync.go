@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -19,9 +18,6 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/memo"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 )
-
-// compareAge is the minimum time between two checks of the ledger. It is up to twice as long.
-const compareAge = 4 * time.Minute
 
 // syncer assigns addresses: each run reads, decides and writes.
 type syncer struct {
@@ -37,12 +33,8 @@ type syncer struct {
 	// dropsProxyMode reports whether the API server dropped the field ipMode from the last write.
 	dropsProxyMode atomic.Bool
 
-	// compiler reads objects, and ledger decides. What they keep between runs only makes them faster.
+	// compiler reads objects. What it keeps between runs only makes it faster.
 	compiler config.Compiler
-	ledger   ipam.Ledger
-	// checkAt is the time from which the state of ledger is checked.
-	checkAt time.Time
-
 	// statuses has the next write to each Service that is ours, and clearings to each Service that is not and must lose
 	// something; nil for none.
 	statuses  memo.Table[*lb.Service, serviceInputs, *serviceStatus]
@@ -143,7 +135,7 @@ func (s *syncer) read(at time.Time) *syncRun {
 
 // decide assigns addresses and proxies, and collects the Problems.
 func (s *syncer) decide(d *syncRun) {
-	s.assign(d)
+	d.result = ipam.Assign(d.state)
 	if s.options.Filters() {
 		restricted := restrictedServices(d.state, d.result.Assignments)
 		d.frontends = plan.Frontends(restricted)
@@ -159,21 +151,6 @@ func (s *syncer) decide(d *syncRun) {
 		s.speakers.proxied.problems(d.state.Services),
 		config.Unadvertised(d.state, d.result.Held),
 	)
-}
-
-// assign decides about addresses. From time to time it checks the state that the ledger keeps.
-func (s *syncer) assign(d *syncRun) {
-	mustCheck := !d.state.Now.Before(s.checkAt)
-	if mustCheck {
-		s.checkAt = d.state.Now.Add(compareAge + rand.N(compareAge))
-	}
-
-	var isWrong bool
-	d.result, isWrong = s.ledger.Assign(d.state, mustCheck)
-	if isWrong {
-		s.repairs.Add(1)
-		s.log.Error("the decision of the ledger differs from a decision from scratch")
-	}
 }
 
 // write writes all changes.
@@ -228,7 +205,6 @@ func (s *syncer) requestObserve() {
 func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
 		s.speakers = speakerView{}
-		s.ledger = ipam.Ledger{}
 		s.statuses = memo.Table[*lb.Service, serviceInputs, *serviceStatus]{}
 		s.clearings = memo.Table[lb.Key, heldService, *serviceStatus]{}
 		s.closed = nil

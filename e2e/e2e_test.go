@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"flag"
 	"slices"
 	"strings"
@@ -165,7 +164,6 @@ func TestE2E(t *testing.T) {
 					if !slices.Contains(breaking, c.name) {
 						e.alone(t)
 					}
-					t.Cleanup(func() { e.remembered(context.Background(), t) })
 					c.run(t, e)
 				})
 			}

@@ -135,8 +135,7 @@ func (a *assigner) explainSharing(s *subject, has Assignment) string {
 }
 
 // whyNotShared returns the reason why the subject may not share an address with its oldest holder, or clashes with
-// another holder; nil if none is known. It checks only Services with the sharing key, so that the others of a Ledger
-// stay settled.
+// another holder; nil if none is known.
 func (a *assigner) whyNotShared(s *subject, addr netip.Addr) *refusal {
 	t := a.holders[addr]
 	if r := checkShareable(s, t.services[0], a.index.Find(addr)); r != nil {

@@ -120,10 +120,8 @@ type openWrite struct {
 	addresses []netip.Addr
 }
 
-// controller is one process. Its state is its caches, its writes without an answer, and a Ledger.
+// controller is one process. Its state is its caches and its writes without an answer.
 type controller struct {
-	ledger      Ledger
-	before      []*lb.Service
 	open        map[objectID]openWrite
 	services    cache[serviceObject]
 	pools       cache[poolObject]

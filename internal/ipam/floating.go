@@ -200,7 +200,7 @@ func (a *assigner) isUserGone(f *lb.FloatingIP) bool {
 func (a *assigner) floatingIPsToCreate() []Keep {
 	owned := a.countOwned()
 	var out []Keep
-	for _, s := range a.open {
+	for _, s := range a.services {
 		if !s.KeepFloatingIP || a.floatingByKey[s.Key] != nil {
 			continue
 		}

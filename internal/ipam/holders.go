@@ -165,7 +165,6 @@ func (a *assigner) reserve(addr netip.Addr, id objectID) {
 
 	t.claimant = &id
 	a.setHolders(addr, t)
-	a.reserved = append(a.reserved, addr)
 }
 
 // setHolders sets the holders of an address, and updates the counts of its pool.
@@ -176,7 +175,6 @@ func (a *assigner) setHolders(addr netip.Addr, t addressHolders) {
 		a.holders[addr] = t
 	} else {
 		delete(a.holders, addr)
-		a.freed = append(a.freed, addr)
 	}
 
 	p := a.index.Find(addr)

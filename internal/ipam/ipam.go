@@ -88,14 +88,8 @@ type assigner struct {
 	services []*subject
 	// floating are the FloatingIPs, in the order of the State.
 	floating []*subject
-	// open are the Services that this decision is about: all, or those that the last decision did not settle.
-	open []*subject
 	// shared has the held addresses for each key under which Services may share.
 	shared map[string]*[]netip.Addr
-	// reserved are the addresses that this decision reserved.
-	reserved []netip.Addr
-	// freed are the addresses that became free in this decision.
-	freed []netip.Addr
 	// hasLeft reports whether a holder left an address for another one since hasLeft was reset.
 	hasLeft bool
 
@@ -134,21 +128,10 @@ func newAssigner(s lb.State) *assigner {
 
 // decide starts with what must not change, and ends with what may be chosen freely.
 func (a *assigner) decide() Result {
-	services := slices.SortedFunc(slices.Values(a.open), byAge)
+	services := slices.SortedFunc(slices.Values(a.services), byAge)
 	floating := slices.SortedFunc(slices.Values(a.floating), byAge)
 
-	freed := a.freed
-	a.freed = nil
 	a.keepAll(services, floating)
-
-	// Most freed addresses are held again by now. Pools are searched again only from those that are not.
-	for _, addr := range freed {
-		p := a.index.Find(addr)
-		_, isTaken := a.holders[addr]
-		if p != nil && !isTaken {
-			p.searchFrom(addr)
-		}
-	}
 
 	a.hasLeft = false
 	a.assignMissingTo(services, floating)
@@ -241,15 +224,10 @@ func (a *assigner) assignMissing(s *subject) bool {
 
 // result returns the Result. It is called after all decisions, so that messages refer to the final holders.
 func (a *assigner) result() Result {
-	for _, s := range a.open {
-		assigned := a.assignment(s)
-		s.assignment = &assigned
-		s.isSettled = a.isSettled(s, assigned.Reason)
-	}
-
 	r := Result{Assignments: make([]*Assignment, len(a.services))}
 	for i, s := range a.services {
-		r.Assignments[i] = s.assignment
+		assigned := a.assignment(s)
+		r.Assignments[i] = &assigned
 	}
 
 	for _, s := range a.floating {

@@ -18,8 +18,6 @@ type releaseLog struct {
 	byAddress map[netip.Addr]releaseRecord
 	// byHolder has the releases of each subject, latest first.
 	byHolder map[lb.Key][]releaseRecord
-	// usesClock reports whether the decision records something with the time of the decision.
-	usesClock bool
 }
 
 // releaseRecord is one release.
@@ -71,7 +69,6 @@ func newReleaseLog(s lb.State, supplies []*supply, index lb.Index[*supply]) rele
 func (l *releaseLog) add(r lb.Release, pool string, at time.Time) {
 	if r.Time.After(at) {
 		r.Time = at
-		l.usesClock = true
 	}
 
 	other, isKnown := l.byAddress[r.Address]
@@ -257,7 +254,6 @@ func (a *assigner) recordReleases() {
 		}
 
 		isNew[r.Address] = true
-		a.releases.usesClock = true
 		r.Time = a.state.Now
 		a.releases.byAddress[r.Address] = releaseRecord{
 			Release: r,
@@ -265,7 +261,7 @@ func (a *assigner) recordReleases() {
 		}
 	}
 
-	for _, s := range slices.Concat(a.floating, a.open) {
+	for _, s := range slices.Concat(a.floating, a.services) {
 		for addr, isShown := range s.former {
 			_, isRecorded := a.releases.byAddress[addr]
 			mustRecord := isShown || !isRecorded

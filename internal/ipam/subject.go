@@ -32,10 +32,6 @@ type subject struct {
 
 	// isDissolved reports whether it is a FloatingIP that is being deleted and is not used.
 	isDissolved bool
-	// assignment is the decision for a Service.
-	assignment *Assignment
-	// isSettled reports whether the next decision is the same as long as only other objects change.
-	isSettled bool
 }
 
 // perFamily has addresses by the index of a subject's family; a subject has at most two families. The zero Addr stands
@@ -206,8 +202,6 @@ func (a *assigner) addSubjects() {
 	for _, s := range a.services {
 		s.shared = a.shared[s.shareKey]
 	}
-
-	a.open = a.services
 
 	for i := range a.state.FloatingIPs {
 		f := &a.state.FloatingIPs[i]

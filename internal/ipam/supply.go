@@ -204,16 +204,6 @@ func (s *supply) lowestFree(
 	return netip.Addr{}, false
 }
 
-// searchFrom makes lowestFree look at an address again, which became free.
-func (s *supply) searchFrom(addr netip.Addr) {
-	for i, r := range s.Ranges {
-		isPassed := !s.nextFree[i].IsValid() || addr.Less(s.nextFree[i])
-		if r.Contains(addr) && isPassed {
-			s.nextFree[i] = addr
-		}
-	}
-}
-
 // avoids reports whether the pool does not assign the address: it belongs to the cluster, or old routers treat it as a
 // network or broadcast address.
 func (s *supply) avoids(addr netip.Addr) bool {

@@ -149,7 +149,7 @@ func (a *assigner) addRetained(out []Usage) {
 	}
 
 	isListed := map[netip.Addr]bool{}
-	for _, s := range slices.Concat(a.open, a.floating) {
+	for _, s := range slices.Concat(a.services, a.floating) {
 		for _, addr := range s.held {
 			origin, ok := index[s.Record.Of(addr).Pool]
 			if !addr.IsValid() || !ok {
@@ -172,7 +172,6 @@ func (a *assigner) addRetained(out []Usage) {
 				retention = r
 			} else {
 				retention.Since = a.state.Now
-				a.releases.usesClock = true
 			}
 
 			out[origin].Retained = append(out[origin].Retained, retention)
