@@ -36,32 +36,46 @@ func (a *assigner) assignment(s *subject) Assignment {
 // holding returns the addresses that the subject holds, with their pools and its record.
 func (a *assigner) holding(s *subject) Assignment {
 	out := Assignment{Key: s.Key}
+	addresses := make([]netip.Addr, 0, len(s.held))
+	record := make(lb.Origins, 0, len(s.held))
 	for _, addr := range s.held {
 		if !addr.IsValid() {
 			continue
 		}
 
-		pool := ""
-		p := a.index.Find(addr)
-		if p != nil {
-			pool = p.Name
+		pool := a.index.Find(addr)
+		name := ""
+		if pool != nil {
+			name = pool.Name
 		}
-		out.Addresses = append(out.Addresses, addr)
-		out.Pools = append(out.Pools, pool)
+		addresses = append(addresses, addr)
+		out.Pools = append(out.Pools, name)
 
-		origin := a.origin(s, addr)
+		origin := a.origin(s, addr, pool)
 		if origin != "" {
-			out.Record = append(out.Record, lb.Origin{Address: addr, Pool: origin, Terms: a.provenTerms(s, addr)})
+			record = append(record, lb.Origin{Address: addr, Pool: origin, Terms: a.provenTerms(s, addr)})
 		}
 	}
+
+	out.Addresses = reuse(s.Addresses, addresses)
+	out.Record = reuse(s.Record, record)
 	return out
+}
+
+// reuse returns the wanted list: the present list if both are equal, as for most Services, else a copy.
+func reuse[L ~[]T, T comparable](have, want L) L {
+	isSame := len(want) > 0 && slices.Equal(have, want)
+	if isSame {
+		return slices.Clip(have)
+	}
+	return append(L(nil), want...)
 }
 
 // origin returns the pool that the record names: the pool that the address came from. Once that pool is being deleted
 // and another pool has the address, it is the other pool. Otherwise the address would be in no pool, and not announced,
 // after an edit of the other pool removes it.
-func (a *assigner) origin(s *subject, addr netip.Addr) string {
-	recorded, pool := s.Record.Of(addr).Pool, a.index.Find(addr)
+func (a *assigner) origin(s *subject, addr netip.Addr, pool *supply) string {
+	recorded := s.Record.Of(addr).Pool
 	if pool != nil && !a.isActive[recorded] {
 		return pool.Name
 	}
@@ -71,9 +85,13 @@ func (a *assigner) origin(s *subject, addr netip.Addr) string {
 // provenTerms returns the terms that the subject has proven not to clash with other holders of the address. These are
 // the terms of the record while a holder declares ports that are not served, because those ports are not compared.
 func (a *assigner) provenTerms(s *subject, addr netip.Addr) string {
+	if s.hasRecordedTerms(addr) {
+		return s.digest()
+	}
+
 	hasUnserved := func(o *subject) bool { return len(o.Unserved) > 0 }
 	isCompared := !hasUnserved(s) && !slices.ContainsFunc(a.holders[addr].services, hasUnserved)
-	if s.hasRecordedTerms(addr) || isCompared {
+	if isCompared {
 		return s.digest()
 	}
 	return s.Record.Of(addr).Terms
@@ -188,7 +206,22 @@ func describe(verb string, has Assignment) string {
 			continue
 		}
 		text = append(text, " from pool "...)
-		text = strconv.AppendQuote(text, pool)
+		text = appendQuoted(text, pool)
 	}
 	return string(text)
+}
+
+// appendQuoted is like strconv.AppendQuote, and fast for usual names.
+func appendQuoted(text []byte, name string) []byte {
+	for i := range len(name) {
+		c := name[i]
+		isPlain := ' ' <= c && c <= '~' && c != '"' && c != '\\'
+		if !isPlain {
+			return strconv.AppendQuote(text, name)
+		}
+	}
+
+	text = append(text, '"')
+	text = append(text, name...)
+	return append(text, '"')
 }

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -100,4 +101,25 @@ func manyServices(n int, family lb.Family) []*lb.Service {
 		services[i] = service(fmt.Sprintf("s%06d", i), only(family), created(i))
 	}
 	return services
+}
+
+// BenchmarkAssign is a decision where all Services but the last have their addresses.
+func BenchmarkAssign(b *testing.B) {
+	for name, families := range map[string]func(*lb.Service){"IPv4": only(lb.IPv4), "dual": dual(lb.RequireDualStack)} {
+		b.Run(name, func(b *testing.B) {
+			random := rand.New(rand.NewPCG(0, 0))
+			s := lb.State{Pools: []lb.Pool{pool("lan", "10.0.0.0-10.0.255.255", "2001:db8::-2001:db8::ffff")}}
+			for i := range 10_000 {
+				svc := service(fmt.Sprintf("s%06d", i), families, created(random.IntN(1<<20)))
+				svc.UID = fmt.Sprintf("00000000-0000-4000-8000-%012d", i)
+				s.Services = append(s.Services, svc)
+			}
+			s = applied(s, Assign(s))
+			s.Services = append(s.Services, service("t", families))
+			b.ReportAllocs()
+			for b.Loop() {
+				Assign(s)
+			}
+		})
+	}
 }

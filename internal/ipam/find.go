@@ -51,13 +51,12 @@ func (a *assigner) find(s *subject) (got perFamily, r *refusal) {
 // chooseMissing adds addresses of the families that the subject has none of. A Service that prefers two families gets
 // one if the other is not available.
 func (a *assigner) chooseMissing(s *subject, got perFamily) (perFamily, *refusal) {
-	missing := s.missing(got)
-	if len(missing) == 0 {
+	if !s.isMissing(got) {
 		return got, nil
 	}
 
 	preferred := a.otherPool(s.held, got)
-	chosen, r := a.choose(s, missing, preferred)
+	chosen, r := a.choose(s, s.missing(got), preferred)
 	if r != nil && s.FamilyPolicy != lb.PreferDualStack {
 		return perFamily{}, r
 	}
@@ -92,11 +91,22 @@ func (a *assigner) checkForeign(s *subject) *refusal {
 
 // isForeign reports whether another load balancer wrote the address: no pool has it or had it.
 func (a *assigner) isForeign(s *subject, addr netip.Addr) bool {
-	if s.fip != nil || a.holders[addr].floating != nil {
+	isRecorded := s.Record.Of(addr).Pool != ""
+	if isRecorded || s.fip != nil || a.index.Find(addr) != nil {
 		return false
 	}
-	isRecorded := s.Record.Of(addr).Pool != ""
-	return !isRecorded && a.index.Find(addr) == nil
+	return a.holders[addr].floating == nil
+}
+
+// isMissing reports whether the subject neither holds nor got an address of each family.
+func (s *subject) isMissing(got perFamily) bool {
+	for f := range s.Families {
+		if !s.held[f].IsValid() && !got[f].IsValid() {
+			return true
+		}
+	}
+
+	return false
 }
 
 // missing returns the indexes of the families in which the subject neither holds nor got an address.
@@ -127,7 +137,7 @@ func (a *assigner) otherPool(held, got perFamily) *supply {
 // it gave them up in a clash. If another Service has the address now, or had it last and reuseDelay reserves it, the
 // Service waits: another address would be permanent. It drops addresses that no pool would assign to the Service.
 func (a *assigner) recallAddresses(s *subject, got *perFamily) *refusal {
-	if s.Renew {
+	if s.Renew || !s.isMissing(*got) {
 		return nil
 	}
 
@@ -222,6 +232,6 @@ func (a *assigner) isOutdated(s *subject, addr netip.Addr) bool {
 		return pool.avoids(addr) || a.poolRefusal(pool, s, isInRequested) != ""
 	}
 
-	origin := a.origin(s, addr)
+	origin := a.origin(s, addr, pool)
 	return origin != "" && origin != s.RequestedPool && !isInRequested
 }

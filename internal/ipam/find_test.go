@@ -3,6 +3,7 @@ package ipam
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -412,6 +413,15 @@ func TestUnservedPorts(t *testing.T) {
 		a, b := r.Assignments[0], r.Assignments[1]
 		if len(a.Addresses) != 1 || len(b.Addresses) > 0 || b.Reason != lb.PortClash {
 			t.Errorf("b of age %d, within the bound again: %q", age, text(r))
+		}
+	}
+}
+
+// TestAppendQuoted checks that names are quoted as strconv quotes them: records have digests of such texts.
+func TestAppendQuoted(t *testing.T) {
+	for _, name := range []string{"", "lan", "key a b", `a"b`, `a\b`, "a\nb", "ü", "a\x7f", "a\xffb", "~ !"} {
+		if got := string(appendQuoted([]byte("x"), name)); got != "x"+strconv.Quote(name) {
+			t.Errorf("%q is quoted as %s", name, got)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func (a *assigner) boundTo(s *subject) *subject {
 		}
 
 		first := users[0]
-		if oldest == nil || byAge(first, oldest) < 0 {
+		if oldest == nil || compareAge(first, oldest) < 0 {
 			oldest = first
 		}
 	}

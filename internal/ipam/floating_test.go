@@ -41,6 +41,16 @@ func TestFloatingIP(t *testing.T) {
 		{"takes one", p, floating("f"), nil, "[10.0.0.0]", lb.Available, ""},
 		{"is claimed", p, floating("f"), service("s", claiming("f")), "[10.0.0.0]", lb.Bound, "[10.0.0.0]"},
 		{
+			"is claimed by a Service that leaves another address",
+			p, floating("f", owning("10.0.0.2")), service("s", claiming("f"), holding("10.0.0.1")), "[10.0.0.2]",
+			lb.Bound, "[10.0.0.2]",
+		},
+		{
+			"names a Service that leaves another address",
+			p, floating("f", owning("10.0.0.2"), func(f *lb.FloatingIP) { f.ServiceName = "s" }),
+			service("s", holding("10.0.0.1")), "[10.0.0.2]", lb.Bound, "[10.0.0.2]",
+		},
+		{
 			"is claimed by its address",
 			p, floating("f", wanting("10.0.0.2")), service("s", asking("10.0.0.2")), "[10.0.0.2]", lb.Bound,
 			"[10.0.0.2]",

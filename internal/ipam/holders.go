@@ -45,10 +45,14 @@ func (a *assigner) keepAll(services, floating []*subject) {
 		}
 	}
 
-	for _, withRecordedTerms := range []bool{true, false} {
-		for _, s := range services {
-			a.keepAddresses(s, withRecordedTerms)
+	var others []*subject
+	for _, s := range services {
+		if a.keepAddresses(s, true) {
+			others = append(others, s)
 		}
+	}
+	for _, s := range others {
+		a.keepAddresses(s, false)
 	}
 
 	a.dissolveDeleted(floating)
@@ -58,18 +62,22 @@ func (a *assigner) keepAll(services, floating []*subject) {
 	a.reserveOthers()
 }
 
-// keepAddresses lets a Service keep the addresses of its status that fit: those with recorded terms, or the others. If
-// an edit of the Service makes it clash with other holders, it loses the address but gets no other one, because that
-// would be permanent.
-func (a *assigner) keepAddresses(s *subject, withRecordedTerms bool) {
+// keepAddresses lets a Service keep the addresses of its status that fit: those with recorded terms, or the others. It
+// reports whether there are others. If an edit of the Service makes it clash with other holders, it loses the address
+// but gets no other one, because that would be permanent.
+func (a *assigner) keepAddresses(s *subject, withRecordedTerms bool) (hasOthers bool) {
 	if s.checkServable() != nil {
-		return
+		return false
 	}
 
 	for _, addr := range s.Addresses {
 		f := s.family(addr)
 		isWanted := f >= 0 && !s.held[f].IsValid()
-		if !isWanted || s.hasRecordedTerms(addr) != withRecordedTerms {
+		if !isWanted {
+			continue
+		}
+		if s.hasRecordedTerms(addr) != withRecordedTerms {
+			hasOthers = true
 			continue
 		}
 
@@ -86,6 +94,8 @@ func (a *assigner) keepAddresses(s *subject, withRecordedTerms bool) {
 			s.clashing = append(s.clashing, addr)
 		}
 	}
+
+	return hasOthers
 }
 
 // checkKeep returns a refusal if a Service cannot keep an address of its status. The rules of the pool do not matter:
@@ -210,7 +220,7 @@ func (a *assigner) addHolder(s *subject, addr netip.Addr) {
 		t.floating = s
 	} else {
 		// The order by age makes messages independent of the order of calls.
-		i, _ := slices.BinarySearchFunc(t.services, s, byAge)
+		i, _ := slices.BinarySearchFunc(t.services, s, compareAge)
 		t.services = slices.Insert(slices.Clip(t.services), i, s)
 	}
 

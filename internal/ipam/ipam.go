@@ -59,9 +59,9 @@ func (a *Assignment) Equal(b *Assignment) bool {
 	return a.Key == b.Key &&
 		a.Reason == b.Reason &&
 		a.Message == b.Message &&
-		slices.Equal(a.Addresses, b.Addresses) &&
+		(lb.Same(a.Addresses, b.Addresses) || slices.Equal(a.Addresses, b.Addresses)) &&
+		(lb.Same(a.Record, b.Record) || slices.Equal(a.Record, b.Record)) &&
 		slices.Equal(a.Pools, b.Pools) &&
-		slices.Equal(a.Record, b.Record) &&
 		slices.Equal(a.Awaits, b.Awaits)
 }
 
@@ -84,8 +84,8 @@ type assigner struct {
 	// claimed are the addresses of State.Claims.
 	claimed map[objectID][]netip.Addr
 
-	// services are the Services, in the order of the State.
-	services []*subject
+	// services are the Services in the order of the State, and byAge in the order of compareAge.
+	services, byAge []*subject
 	// floating are the FloatingIPs, in the order of the State.
 	floating []*subject
 	// shared has the held addresses for each key under which Services may share.
@@ -128,18 +128,21 @@ func newAssigner(s lb.State) *assigner {
 
 // decide starts with what must not change, and ends with what may be chosen freely.
 func (a *assigner) decide() Result {
-	services := slices.SortedFunc(slices.Values(a.services), byAge)
-	floating := slices.SortedFunc(slices.Values(a.floating), byAge)
-
-	a.keepAll(services, floating)
+	floating := slices.SortedFunc(slices.Values(a.floating), compareAge)
+	a.keepAll(a.byAge, floating)
 
 	a.hasLeft = false
+	var services []*subject // that may get an address
+	for _, s := range a.byAge {
+		if a.mayGet(s) {
+			services = append(services, s)
+		}
+	}
+
 	a.assignMissingTo(services, floating)
 
 	// A Service that left an address may have freed a quota or a port for Services before it.
-	isMissing := func(s *subject) bool {
-		return len(s.missing(perFamily{})) > 0
-	}
+	isMissing := func(s *subject) bool { return s.isMissing(perFamily{}) }
 	for a.hasLeft {
 		a.hasLeft = false
 		a.assignAll(floating, isMissing)
@@ -178,8 +181,17 @@ func (a *assigner) assignMissingTo(services, floating []*subject) {
 	}
 }
 
-// byAge orders subjects by age, the oldest first, and subjects of the same age by key.
-func byAge(x, y *subject) int {
+// mayGet reports whether find may return an address for a Service: it misses one, or requests something.
+func (a *assigner) mayGet(s *subject) bool {
+	return s.isMissing(perFamily{}) ||
+		s.Renew ||
+		s.RequestedPool != "" ||
+		len(s.RequestedAddresses) > 0 ||
+		a.mayClaim(s)
+}
+
+// compareAge orders subjects by age, the oldest first, and subjects of the same age by key.
+func compareAge(x, y *subject) int {
 	c := x.Created.Compare(y.Created)
 	if c != 0 {
 		return c
@@ -225,9 +237,10 @@ func (a *assigner) assignMissing(s *subject) bool {
 // result returns the Result. It is called after all decisions, so that messages refer to the final holders.
 func (a *assigner) result() Result {
 	r := Result{Assignments: make([]*Assignment, len(a.services))}
+	all := make([]Assignment, len(a.services))
 	for i, s := range a.services {
-		assigned := a.assignment(s)
-		r.Assignments[i] = &assigned
+		all[i] = a.assignment(s)
+		r.Assignments[i] = &all[i]
 	}
 
 	for _, s := range a.floating {

@@ -263,9 +263,13 @@ func (a *assigner) recordReleases() {
 
 	for _, s := range slices.Concat(a.floating, a.services) {
 		for addr, isShown := range s.former {
+			if s.holds(addr) {
+				continue
+			}
+
 			_, isRecorded := a.releases.byAddress[addr]
 			mustRecord := isShown || !isRecorded
-			if !mustRecord || s.holds(addr) {
+			if !mustRecord {
 				continue
 			}
 

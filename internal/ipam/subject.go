@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
@@ -191,16 +192,17 @@ func (s *subject) hasRecordedTerms(addr netip.Addr) bool {
 
 // addSubjects makes a subject of every Service and of every FloatingIP, and finds the keys under which Services share.
 func (a *assigner) addSubjects() {
-	for _, svc := range a.state.Services {
-		s := newSubject(svc)
-		a.services = append(a.services, s)
+	a.addServices()
+	for _, s := range a.services {
 		if s.isSharing() && a.shared[s.shareKey] == nil {
 			a.shared[s.shareKey] = new([]netip.Addr)
 		}
 	}
 
-	for _, s := range a.services {
-		s.shared = a.shared[s.shareKey]
+	if len(a.shared) > 0 {
+		for _, s := range a.services {
+			s.shared = a.shared[s.shareKey]
+		}
 	}
 
 	for i := range a.state.FloatingIPs {
@@ -215,9 +217,39 @@ func (a *assigner) addSubjects() {
 	}
 }
 
+// addServices makes a subject of every Service, and orders them by age. The order is found without the Services, which
+// are large.
+func (a *assigner) addServices() {
+	type item struct {
+		created time.Time
+		index   int
+	}
+	subjects := make([]subject, len(a.state.Services))
+	items := make([]item, len(subjects))
+	a.services = make([]*subject, len(subjects))
+	for i, svc := range a.state.Services {
+		subjects[i] = newSubject(svc)
+		items[i] = item{created: svc.Created, index: i}
+		a.services[i] = &subjects[i]
+	}
+
+	slices.SortFunc(items, func(x, y item) int {
+		c := x.created.Compare(y.created)
+		if c != 0 {
+			return c
+		}
+		return cmp.Compare(x.index, y.index) // the State is ordered by key
+	})
+
+	a.byAge = make([]*subject, len(subjects))
+	for i, it := range items {
+		a.byAge[i] = &subjects[it.index]
+	}
+}
+
 // newSubject returns the subject of a Service, with the key under which it may share.
-func newSubject(svc *lb.Service) *subject {
-	s := &subject{Service: svc}
+func newSubject(svc *lb.Service) subject {
+	s := subject{Service: svc}
 	namesAnother := svc.LoadBalancerID != "" && svc.LoadBalancerID != svc.UID
 	switch {
 	case svc.SharingKey != "":
@@ -241,17 +273,18 @@ func (s *subject) isSharing() bool {
 // compares, and the ports that it declares. It is cryptographic: otherwise a user could find other terms with the same
 // digest, and hold the address under terms that were never checked.
 //
-// Every Service with an address has a digest in each decision, so digest avoids allocations.
+// Every Service with an address has a digest in each decision, so digest avoids allocations: the record usually has the
+// same text.
 func (s *subject) digest() string {
 	if s.terms != "" || s.fip != nil {
 		return s.terms
 	}
 
-	text := strconv.AppendQuote(make([]byte, 0, 128), s.shareKey)
+	text := appendQuoted(make([]byte, 0, 128), s.shareKey)
 	text = strconv.AppendBool(text, s.Internal)
 	text = strconv.AppendBool(text, s.isLocal())
 	if s.isLocal() {
-		text = strconv.AppendQuote(text, s.Backend)
+		text = appendQuoted(text, s.Backend)
 	}
 
 	ports := append(make([]lb.Port, 0, 8), s.Ports...)
@@ -269,7 +302,16 @@ func (s *subject) digest() string {
 	}
 
 	sum := sha256.Sum256(text)
-	s.terms = hex.EncodeToString(sum[:16])
+	var terms [32]byte
+	hex.Encode(terms[:], sum[:16])
+	for _, o := range s.Record {
+		if o.Terms == string(terms[:]) {
+			s.terms = o.Terms
+			return s.terms
+		}
+	}
+
+	s.terms = string(terms[:])
 	return s.terms
 }
 

@@ -151,12 +151,18 @@ func (a *assigner) addRetained(out []Usage) {
 	isListed := map[netip.Addr]bool{}
 	for _, s := range slices.Concat(a.services, a.floating) {
 		for _, addr := range s.held {
-			origin, ok := index[s.Record.Of(addr).Pool]
-			if !addr.IsValid() || !ok {
+			pool := a.index.Find(addr)
+			name := s.Record.Of(addr).Pool
+			isOfOrigin := pool != nil && pool.Name == name
+			if !addr.IsValid() || isOfOrigin {
 				continue
 			}
 
-			pool := a.index.Find(addr)
+			origin, ok := index[name]
+			if !ok {
+				continue
+			}
+
 			isHandedOver := pool != nil && pool.index != origin
 			if isHandedOver {
 				out[origin].HandOver++
