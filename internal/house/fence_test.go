@@ -26,7 +26,7 @@ var fence = map[string][]string{
 	"api":                {"k8s.io/apimachinery"},
 	"internal/lb":        {},
 	"internal/ipam":      {"internal/lb"},
-	"internal/memo":      {},
+	"internal/memo":      {"internal/lb"},
 	"internal/plan":      {"internal/lb", "internal/memo"},
 	"internal/kernel":    {"internal/daemon", "internal/lb"},
 	"internal/keyed":     {},

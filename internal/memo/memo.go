@@ -44,13 +44,17 @@ type Function[K comparable, I, O any] struct {
 	// Source counts the differences of what Inputs reads: the same key has the same inputs as long as it stays. If it is
 	// 0, the inputs are compared in each update.
 	Source uint64
-	// Inputs returns the inputs of a key. The next call may overwrite them: Keep copies what is remembered.
+	// Inputs returns the inputs of a key. The next call may overwrite them: Keep copies what is remembered. A nil Keep
+	// remembers them as they are.
 	Inputs func(K) I
 	Keep   func(I) I
 	// Equal reports whether two inputs are equal.
 	Equal func(a, b I) bool
 	// Compute returns the output. It sees the time by the clock only.
 	Compute func(K, I, *Clock) O
+	// Reuse returns an output that is equal to the next one and shares with the last one what is equal; nil shares
+	// nothing.
+	Reuse func(last, next O) O
 	// IsFirst reports whether a result that does not hold is to be computed before others, which are left to the next
 	// update; nil computes all.
 	IsFirst func(K, *O) bool
@@ -107,6 +111,9 @@ func (t *Table[K, I, O]) Update(keys []K, at time.Time, f Function[K, I, O]) []C
 		}
 
 		next := f.compute(key, at)
+		if e != nil && f.Reuse != nil {
+			next.output = f.Reuse(e.output, next.output)
+		}
 		next.run = t.run
 		t.entries[key] = next
 		change := Change[K, O]{Key: key, After: &next.output}
@@ -169,10 +176,15 @@ func (f *Function[K, I, O]) holds(key K, e *entry[I, O], at time.Time) bool {
 
 // compute returns the result of a key at a moment.
 func (f *Function[K, I, O]) compute(key K, at time.Time) *entry[I, O] {
+	inputs := f.Inputs(key)
+	if f.Keep != nil {
+		inputs = f.Keep(inputs)
+	}
+
 	e := &entry[I, O]{
 		version: f.Version,
 		source:  f.Source,
-		inputs:  f.Keep(f.Inputs(key)),
+		inputs:  inputs,
 		clock:   Clock{at: at},
 	}
 	e.output = f.Compute(key, e.inputs, &e.clock)

@@ -114,6 +114,33 @@ func apply(t *testing.T, known map[int]int, changes []Change[int, int]) {
 	}
 }
 
+// TestReuse checks that an output that is computed again may share with the last one, and that inputs are compared if
+// their differences are not counted.
+func TestReuse(t *testing.T) {
+	w := &world{inputs: map[int]int{1: 10, 2: 20}}
+	var table Table[int, []int, int]
+	f := w.function()
+	f.Source = 0
+	f.Reuse = func(last, next int) int {
+		if last/10 == next/10 {
+			return last
+		}
+		return next
+	}
+	for _, tt := range []struct{ input, changes, want int }{
+		{10, 2, 10},
+		{11, 1, 10},
+		{11, 0, 10},
+		{21, 1, 21},
+	} {
+		w.inputs[1] = tt.input
+		changes := table.Update([]int{1, 2}, time.Unix(0, 0), f)
+		if len(changes) != tt.changes || *table.Of(1) != tt.want {
+			t.Errorf("%d makes %d changes, and %d", tt.input, len(changes), *table.Of(1))
+		}
+	}
+}
+
 // TestFirst checks that an update may compute some results before others, and that the next one computes the rest.
 func TestFirst(t *testing.T) {
 	w := &world{inputs: map[int]int{1: 10, 2: 20}}
