@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,63 +17,133 @@ import (
 // BenchmarkCompiler reads a change of one object among 10,000 Services, their EndpointSlices, and 1,000 nodes: Services
 // that depend on nothing else, have OpenStack's load-balancer id, or share the load balancer of another one by twos.
 func BenchmarkCompiler(b *testing.B) {
-	b.Run("Plain", func(b *testing.B) { benchmarkCompiler(b, nil) })
-	b.Run("OwnID", func(b *testing.B) {
-		benchmarkCompiler(b, func(i int, o *corev1.Service) { o.Annotations[openstack.ID] = string(o.UID) })
+	speaker := served()
+	speaker.ForSpeaker = true
+	ownID := func(i int, o *corev1.Service) { o.Annotations[openstack.ID] = string(o.UID) }
+	sharedID := func(i int, o *corev1.Service) { o.Annotations[openstack.ID] = fmt.Sprint("uid-", i-i%2) }
+	for _, bb := range []struct {
+		name     string
+		options  Options
+		annotate func(i int, o *corev1.Service)
+	}{
+		{"Plain", served(), nil},
+		{"OwnID", served(), ownID},
+		{"Shared", served(), sharedID},
+		{"Speaker", speaker, nil},
+		{"SpeakerShared", speaker, sharedID},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			town := newTown(bb.annotate)
+			town.first(b, bb.options)
+			town.changes(b, bb.options)
+		})
+	}
+}
+
+// town is a large cluster.
+type town struct {
+	Objects
+	annotate func(i int, o *corev1.Service)
+}
+
+const townServices, townNodes = 10_000, 1000
+
+func newTown(annotate func(i int, o *corev1.Service)) *town {
+	t := &town{annotate: annotate}
+	t.Pools = []*v1beta1.IPAddressPool{poolObject("p", 1, "10.0.0.0/16")}
+	for i := range townNodes {
+		t.putNode(i, "a")
+	}
+	for i := range townServices {
+		t.putService(i)
+		t.putSlice(i, i)
+	}
+	return t
+}
+
+// putSlice puts the endpoint of a Service on a node.
+func (t *town) putSlice(i, node int) {
+	name := fmt.Sprintf("n%04d", node%townNodes)
+	e := discoveryv1.Endpoint{Addresses: []string{"10.244.0.1"}, NodeName: &name}
+	s := sliceObject(fmt.Sprintf("s%05d", i), e)
+	t.HeldSlices = t.HeldSlices.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, heldSlice{s})
+}
+
+func (t *town) putNode(i int, label string) {
+	n := nodeObject(fmt.Sprintf("n%04d", i), label, fmt.Sprintf("172.30.%d.%d", i/250, 1+i%250))
+	t.HeldNodes = t.HeldNodes.Put(KeyOf(n), n)
+}
+
+func (t *town) putService(i int) {
+	s := serviceObject(fmt.Sprintf("s%05d", i), having(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
+	s.UID = types.UID(fmt.Sprint("uid-", i))
+	if t.annotate != nil {
+		t.annotate(i, s)
+	}
+	t.HeldServices = t.HeldServices.Put(KeyOf(s), heldService{s})
+}
+
+// first measures the first run, and what a Compiler keeps after it.
+func (t *town) first(b *testing.B, options Options) {
+	b.Run("First", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			Compile(t.Objects, options)
+		}
 	})
-	b.Run("Shared", func(b *testing.B) {
-		benchmarkCompiler(b, func(i int, o *corev1.Service) { o.Annotations[openstack.ID] = fmt.Sprint("uid-", i-i%2) })
+	b.Run("Kept", func(b *testing.B) {
+		var kept uint64
+		for b.Loop() {
+			var c Compiler
+			before := heapInUse()
+			state, _ := c.Compile(t.Objects, options)
+			kept = heapInUse() - before
+			runtime.KeepAlive(&c)
+			runtime.KeepAlive(state)
+		}
+		b.ReportMetric(float64(kept)/(1<<20), "MiB")
 	})
 }
 
-func benchmarkCompiler(b *testing.B, annotate func(i int, o *corev1.Service)) {
-	o := Objects{Pools: []*v1beta1.IPAddressPool{poolObject("p", 1, "10.0.0.0/16")}}
-	slice := func(i, node int) *discoveryv1.EndpointSlice {
-		return sliceObject(fmt.Sprintf("s%05d", i),
-			discoveryv1.Endpoint{Addresses: []string{"10.244.0.1"}, NodeName: new(fmt.Sprintf("n%04d", node%1000))})
-	}
-	put := func(s *discoveryv1.EndpointSlice) {
-		o.HeldSlices = o.HeldSlices.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, heldSlice{s})
-	}
-	node := func(i int) *corev1.Node {
-		return nodeObject(fmt.Sprintf("n%04d", i), "a", fmt.Sprintf("172.30.%d.%d", i/250, 1+i%250))
-	}
-	for i := range 1000 {
-		o.HeldNodes = o.HeldNodes.Put(KeyOf(node(i)), node(i))
-	}
-	for i := range 10_000 {
-		s := serviceObject(fmt.Sprintf("s%05d", i), having(fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)))
-		s.UID = types.UID(fmt.Sprint("uid-", i))
-		if annotate != nil {
-			annotate(i, s)
-		}
-		o.HeldServices = o.HeldServices.Put(KeyOf(s), heldService{s})
-		put(slice(i, i))
-	}
+// heapInUse returns the size of all objects that are in use.
+func heapInUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// changes measures runs after a change of one object, and how many Services of the State are other pointers then.
+func (t *town) changes(b *testing.B, options Options) {
 	var c Compiler
-	c.Compile(o, served())
-	for name, change := range map[string]func(i int){
-		"Slice": func(i int) {
-			put(slice(i%10_000, i))
-		},
-		"Heartbeat": func(i int) { o.HeldNodes = o.HeldNodes.Put(KeyOf(node(i%1000)), node(i%1000)) },
-		"Service": func(i int) {
-			name := lb.Key{Namespace: "default", Name: fmt.Sprintf("s%05d", i%10_000)}
-			o.HeldServices = o.HeldServices.Put(name, heldService{o.HeldServices.Of(name).Read().DeepCopy()})
-		},
+	state, _ := c.Compile(t.Objects, options)
+	last := state.Services
+	for _, bb := range []struct {
+		name   string
+		change func(i int)
+	}{
+		{"Nothing", func(int) {}},
+		{"Slice", func(i int) { t.putSlice(i%townServices, i+1) }},
+		{"Heartbeat", func(i int) { t.putNode(i%townNodes, "a") }},
+		{"Label", func(i int) { t.putNode(7, fmt.Sprint(i%2)) }},
+		{"Service", func(i int) { t.putService(i % townServices) }},
+		{"Added", func(i int) {
+			if i%2 == 0 {
+				t.putService(townServices)
+			} else {
+				t.HeldServices = t.HeldServices.Without(lb.Key{Namespace: "default", Name: fmt.Sprintf("s%05d", townServices)})
+			}
+		}},
 	} {
-		b.Run(name, func(b *testing.B) {
+		b.Run(bb.name, func(b *testing.B) {
 			b.ReportAllocs()
-			before, made := c.last, 0
+			made := 0
 			for i := 0; b.Loop(); i++ {
-				change(i)
-				state, _ := c.Compile(o, served())
-				for i, s := range state.Services {
-					if s != before[i] {
-						made++
-					}
-				}
-				before = state.Services
+				bb.change(i)
+				state, _ := c.Compile(t.Objects, options)
+				lb.Changes(last, state.Services, func(_, _ *lb.Service, _, _ int) { made++ })
+				last = state.Services
 			}
 			b.ReportMetric(float64(made)/float64(b.N), "new/op")
 		})
