@@ -85,51 +85,46 @@ func (opt Options) Served(o *corev1.Service, all []*discoveryv1.EndpointSlice) l
 		out.Families = append(out.Families, lb.FamilyOf(a))
 	}
 
-	s := compiledService{object: heldService{o}}
+	var endpoints endpointList
 	for _, slice := range all {
-		_, e := opt.compileEndpoints(heldSlice{slice})
-		s.slices = append(s.slices, e)
+		endpoints = append(endpoints, new(opt.compileEndpoints(KeyOf(slice), heldSlice{slice})))
 	}
 
-	s.resolveBackends(opt, &out)
+	opt.setBackends(&out, o, endpoints)
 	return out
 }
 
-// resolveBackends sets the Backends of svc, which is the Service s or a copy of it.
-func (s *compiledService) resolveBackends(opt Options, svc *lb.Service) {
-	svc.Backends = lb.Backend{}
-	svc.IgnoredByKubeProxy = false
+// setBackends sets the Backends of a Service.
+func (opt Options) setBackends(s *lb.Service, o *corev1.Service, endpoints endpointList) {
 	if opt.OtherDataPath {
-		svc.Backends = s.allBackends(svc.Families)
+		s.Backends = endpoints.allBackends(s.Families)
 		return
 	}
-
-	o := s.object.Read()
 	if isIgnored(o.Labels) {
-		svc.IgnoredByKubeProxy = true
+		s.IgnoredByKubeProxy = true
 		return
 	}
 
 	var list []lb.Backend
-	for _, family := range svc.Families {
-		more := s.backends(o, lb.FamilySetOf(family), svc.Local)
+	for _, family := range s.Families {
+		more := endpoints.backends(o, lb.FamilySetOf(family), s.Local)
 		list = addBackends(list, more)
 	}
 
-	svc.Backends = chainBackends(list)
+	s.Backends = chainBackends(list)
 
-	hasIgnored := slices.ContainsFunc(s.slices, func(e sliceEndpoints) bool {
+	hasIgnored := slices.ContainsFunc(endpoints, func(e *sliceEndpoints) bool {
 		return e.isIgnored
 	})
-	svc.IgnoredByKubeProxy = len(list) == 0 && hasIgnored
+	s.IgnoredByKubeProxy = len(list) == 0 && hasIgnored
 }
 
 // allBackends returns the nodes of all endpoints, for all ports and families. It is for another data path than
 // kube-proxy, whose choice of endpoints is not known.
-func (s *compiledService) allBackends(families []lb.Family) lb.Backend {
+func (l endpointList) allBackends(families []lb.Family) lb.Backend {
 	var all endpointNodes
-	for i := range s.slices {
-		all.add(&s.slices[i])
+	for _, e := range l {
+		all.add(e)
 	}
 	if len(all.ready) == 0 {
 		return lb.Backend{}
@@ -141,17 +136,13 @@ func (s *compiledService) allBackends(families []lb.Family) lb.Backend {
 }
 
 // proxyBackends returns the nodes with ready pods of the proxies' Service. A proxy that terminates takes no new
-// connections. It may be called for nil, which has none.
-func (s *compiledService) proxyBackends() lb.Backend {
-	if s == nil {
-		return lb.Backend{}
-	}
-
+// connections.
+func (l endpointList) proxyBackends() lb.Backend {
 	var list []lb.Backend
 	for _, family := range []lb.Family{lb.IPv4, lb.IPv6} {
 		set := lb.FamilySetOf(family)
 		var all endpointNodes
-		for _, e := range s.slices {
+		for _, e := range l {
 			if e.families == set {
 				all.ready = joinNames(all.ready, e.ready)
 			}
@@ -168,9 +159,9 @@ func (s *compiledService) proxyBackends() lb.Backend {
 	return chainBackends(list)
 }
 
-// readyNodes returns the nodes with ready pods of the proxies' Service. It may be called for nil, which has none.
-func (s *compiledService) readyNodes() (nodes lb.Names) {
-	first := s.proxyBackends()
+// readyNodes returns the nodes with ready pods of the proxies' Service.
+func (l endpointList) readyNodes() (nodes lb.Names) {
+	first := l.proxyBackends()
 	for b := &first; b != nil; b = b.Next {
 		nodes = joinNames(nodes, b.Nodes)
 	}
@@ -178,8 +169,8 @@ func (s *compiledService) readyNodes() (nodes lb.Names) {
 }
 
 // backends returns what kube-proxy serves of one family. Ports whose endpoints are on the same nodes have one Backend.
-func (s *compiledService) backends(o *corev1.Service, family lb.FamilySet, isLocal bool) (out []lb.Backend) {
-	for _, b := range s.backendsBySlices(o, family, isLocal) {
+func (l endpointList) backends(o *corev1.Service, family lb.FamilySet, isLocal bool) (out []lb.Backend) {
+	for _, b := range l.backendsBySlices(o, family, isLocal) {
 		if len(b.Nodes) == 0 && !b.Anywhere {
 			continue
 		}
@@ -206,8 +197,8 @@ func (s *compiledService) backends(o *corev1.Service, family lb.FamilySet, isLoc
 
 // backendsBySlices returns one Backend for all ports that are in the same slices: these have the same endpoints. They
 // are in the order of their first ports.
-func (s *compiledService) backendsBySlices(o *corev1.Service, family lb.FamilySet, isLocal bool) (out []*lb.Backend) {
-	byPort := s.slicesByPort(family)
+func (l endpointList) backendsBySlices(o *corev1.Service, family lb.FamilySet, isLocal bool) (out []*lb.Backend) {
+	byPort := l.slicesByPort(family)
 	bySlices := map[string]*lb.Backend{}
 
 	for _, p := range o.Spec.Ports {
@@ -218,7 +209,7 @@ func (s *compiledService) backendsBySlices(o *corev1.Service, family lb.FamilySe
 		if b == nil {
 			var all endpointNodes
 			for _, i := range indexes {
-				all.add(&s.slices[i])
+				all.add(l[i])
 			}
 
 			b = new(all.backend(isLocal))
@@ -237,10 +228,9 @@ func (s *compiledService) backendsBySlices(o *corev1.Service, family lb.FamilySe
 }
 
 // slicesByPort returns the indexes of the slices of a family that kube-proxy reads, by the names of their ports.
-func (s *compiledService) slicesByPort(family lb.FamilySet) map[string][]int {
+func (l endpointList) slicesByPort(family lb.FamilySet) map[string][]int {
 	out := map[string][]int{}
-	for i := range s.slices {
-		e := &s.slices[i]
+	for i, e := range l {
 		if e.isIgnored || e.families != family {
 			continue
 		}

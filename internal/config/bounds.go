@@ -123,45 +123,28 @@ func checkSelectorTerms(s lb.Selector) error {
 // DefaultMorePorts is the default of Options.MorePorts. Each port costs every node as much as a Service with one port.
 const DefaultMorePorts = 5_000
 
-// limitPorts limits the ports of the Services of each namespace to maxMore, not counting the first port of each
-// Service. Older Services come first, so that a new Service takes no port from another. A Service with more ports than
-// are left gets no address. It keeps the addresses that it has, with the first ports of its spec.
-//
-// services are ordered by key. ports counts the ports in each namespace, not counting the first port of each Service.
-func limitPorts(r *problemList, services []*lb.Service, ports map[string]int, maxMore int) []*lb.Service {
-	out := services
-	for namespace, more := range ports {
-		if more <= maxMore {
-			continue
+// limitNamespaces limits what the Services of each namespace have together: ports beyond the first of each to maxMore,
+// and egress to maxEgress. The Services are ordered by key. A Service that is limited is replaced by a copy.
+func limitNamespaces(r *problemList, services []*lb.Service, maxMore int) {
+	for len(services) > 0 {
+		namespace := services[0].Key.Namespace
+		n, more, egress := 0, 0, 0
+		for n < len(services) && services[n].Key.Namespace == namespace {
+			more += morePorts(services[n])
+			if services[n].Egress {
+				egress++
+			}
+			n++
 		}
 
-		if lb.Same(out, services) {
-			out = slices.Clone(services)
+		if more > maxMore {
+			limitPorts(r, services[:n], more, maxMore)
+		}
+		if egress > maxEgress {
+			limitEgress(r, services[:n])
 		}
 
-		first, _ := slices.BinarySearchFunc(out, namespace, func(s *lb.Service, namespace string) int {
-			return strings.Compare(s.Key.Namespace, namespace)
-		})
-		end := first
-		for end < len(out) && out[end].Key.Namespace == namespace {
-			end++
-		}
-
-		limitNamespacePorts(r, out[first:end], more, maxMore)
-	}
-
-	return out
-}
-
-// countPorts adds the ports of a Service to the count of its namespace, or subtracts them if sign is -1.
-func (c *Compiler) countPorts(s *lb.Service, sign int) {
-	namespace := s.Key.Namespace
-	more := morePorts(s)
-	if more > 0 {
-		c.ports[namespace] += sign * more
-	}
-	if c.ports[namespace] == 0 {
-		delete(c.ports, namespace)
+		services = services[n:]
 	}
 }
 
@@ -170,8 +153,10 @@ func morePorts(s *lb.Service) int {
 	return max(0, len(s.Ports)-1)
 }
 
-// limitNamespacePorts is limitPorts for the Services of one namespace, which have more than maxMore.
-func limitNamespacePorts(r *problemList, services []*lb.Service, more, maxMore int) {
+// limitPorts limits the ports of the Services of one namespace to maxMore, not counting the first port of each Service.
+// Older Services come first, so that a new Service takes no port from another. A Service with more ports than are left
+// gets no address. It keeps the addresses that it has, with the first ports of its spec. more counts their ports.
+func limitPorts(r *problemList, services []*lb.Service, more, maxMore int) {
 	left := maxMore
 	for _, old := range slices.SortedFunc(slices.Values(services), compareAge) {
 		excess := max(0, morePorts(old)-left)
@@ -185,14 +170,26 @@ func limitNamespacePorts(r *problemList, services []*lb.Service, more, maxMore i
 				"%d ports together, and only %d are served, older Services' first",
 			excess, len(old.Ports), more, maxMore)
 
-		s := *old // old is needed for the next run
-		served := len(old.Ports) - excess
-		s.Ports = old.Ports[:served:served]
-		s.Unserved = old.Ports[served:]
-		s.Problem = markWaiting(s.Problem, problem)
-		i, _ := slices.BinarySearchFunc(services, s.Key, compareKey)
-		services[i] = &s
+		replaceService(services, old, func(s *lb.Service) {
+			served := len(old.Ports) - excess
+			s.Ports = old.Ports[:served:served]
+			s.Unserved = old.Ports[served:]
+			s.Problem = markWaiting(s.Problem, problem)
+		})
 	}
+}
+
+// replaceService replaces a Service in a list, which is ordered by key, by a changed copy.
+func replaceService(list []*lb.Service, old *lb.Service, change func(*lb.Service)) {
+	s := *old // old is needed for the next run
+	change(&s)
+	i, _ := slices.BinarySearchFunc(list, s.Key, compareKey)
+	list[i] = &s
+}
+
+// compareKey orders a Service and a key.
+func compareKey(s *lb.Service, k lb.Key) int {
+	return s.Key.Compare(k)
 }
 
 // compareAge orders Services of a namespace: the older Service wins.

@@ -122,11 +122,13 @@ func put[T metav1.Object](v *village, objects []T, o T) []T {
 	return shuffled(v.Rand, out)
 }
 
-// The results of a Compiler equal those that Compile returns, whatever it read before. Earlier results stay unchanged.
+// The results of a Compiler equal those that Compile returns, whatever it read before. Earlier results stay unchanged,
+// and what is equal in the next one has the same pointer.
 func TestCompilerHistory(t *testing.T) {
 	options := served()
 	options.MorePorts = 6
-	for seed := range uint64(8) {
+	for seed := range uint64(12) {
+		options.ForSpeaker = seed >= 8
 		v := village{Rand: rand.New(rand.NewPCG(seed, 0)), plain: seed%2 > 0}
 		v.Nodes = []*corev1.Node{nodeObject("n1", "a", "172.30.0.11")}
 		objects := func() Objects {
@@ -155,13 +157,18 @@ func TestCompilerHistory(t *testing.T) {
 			if diff := cmp.Diff(want, before, addrs()); diff != "" {
 				t.Fatalf("seed %d, step %d changed an earlier result: -before +after\n%s", seed, step, diff)
 			}
+			lb.Changes(before.Services, state.Services, func(from, to *lb.Service, _, _ int) {
+				if from != nil && to != nil && reflect.DeepEqual(from, to) {
+					t.Fatalf("seed %d, step %d: %s is equal, and another pointer", seed, step, to.Key)
+				}
+			})
 		}
 		var other Compiler
 		other.Compile(v.Objects, options)
 		kept := func(c *Compiler) []int {
 			return []int{
-				c.nodes.Len(), len(c.nodesByName), c.services.Len(), c.slices.Len(), len(c.compiled), len(c.special),
-				len(c.withIdle), len(c.changed), c.ports["default"],
+				c.nodes.Results().Len(), len(c.nodesByName), c.held.Len(), c.objects.Len(), c.services.Results().Len(),
+				c.slices.Results().Len(), len(c.last),
 			}
 		}
 		if got, want := kept(&c), kept(&other); !slices.Equal(got, want) {
@@ -239,8 +246,8 @@ func TestSameIsShared(t *testing.T) {
 	if starts := c.Starts(fresh, "n2"); len(starts) != 2 {
 		t.Errorf("connections to two new addresses go to %v", starts)
 	}
-	if starts := c.Starts(nil, "n2"); len(starts)+len(c.headStarts) > 0 {
-		t.Errorf("%v and %v are kept though nothing is new", starts, c.headStarts)
+	if starts := c.Starts(nil, "n2"); len(starts) > 0 || c.starts.Of(key) != nil {
+		t.Errorf("%v and %v are kept though nothing is new", starts, c.starts.Of(key))
 	}
 	o.Pools = []*v1beta1.IPAddressPool{{}}
 	if last, _ := c.Compile(o, served()); !slices.Equal(last.Services, after.Services) {
@@ -251,8 +258,43 @@ func TestSameIsShared(t *testing.T) {
 	}
 }
 
-// TestDependentIsShared: a Service that depends on other objects keeps its pointer as long as they have the same
-// effect, and has another pointer when its own object changes.
+// TestAdminIsShared: lists of the administrator's objects that are equal stay the same if a node differs.
+func TestAdminIsShared(t *testing.T) {
+	o := Objects{
+		Pools:             []*v1beta1.IPAddressPool{poolObject("p", 1, "192.0.2.0/28")},
+		L2Advertisements:  []*v1beta1.L2Advertisement{{}},
+		BGPAdvertisements: []*v1beta1.BGPAdvertisement{{}},
+		Peers: []*v1beta1.BGPPeer{{
+			Spec: v1beta1.BGPPeerSpec{MyASN: 64512, PeerASN: 64513, PeerAddress: "172.31.0.1"},
+		}},
+		Services: []*corev1.Service{serviceObject("s")},
+	}
+	var c Compiler
+	compile := func(zone string) lb.State {
+		o.Nodes = []*corev1.Node{nodeObject("n1", zone, "172.30.0.11")}
+		state, _ := c.Compile(o, served())
+		return state
+	}
+	before, after := compile("a"), compile("b")
+	if after.Nodes["n1"].Labels["zone"] != "b" || len(after.Peers) != 1 {
+		t.Errorf("nodes %v, peers %v", after.Nodes, after.Peers)
+	}
+	for what, isSame := range map[string]bool{
+		"pools":               lb.Same(before.Pools, after.Pools),
+		"L2Advertisements":    lb.Same(before.L2Advertisements, after.L2Advertisements),
+		"BGPAdvertisements":   lb.Same(before.BGPAdvertisements, after.BGPAdvertisements),
+		"peers":               lb.Same(before.Peers, after.Peers),
+		"Services":            lb.Same(before.Services, after.Services),
+		"nodes (a heartbeat)": lb.SameMap(after.Nodes, compile("b").Nodes),
+	} {
+		if !isSame {
+			t.Errorf("equal %s are others", what)
+		}
+	}
+}
+
+// TestDependentIsShared: a Service that depends on other objects keeps its pointer as long as its own object and these
+// have the same effect.
 func TestDependentIsShared(t *testing.T) {
 	uid := func(o *corev1.Service) { o.UID = types.UID("uid-" + o.Name) }
 	service := func(name string, changes ...func(*corev1.Service)) *corev1.Service {
@@ -308,9 +350,11 @@ func TestDependentIsShared(t *testing.T) {
 
 	run("nothing changed")
 	replace(0)
-	run("another object of the same content", "first")
+	run("another object of the same content")
 	replace(2, annotated("example.org/x", "y"))
-	run("an annotation of others", "joins")
+	run("an annotation of others")
+	replace(2, having("192.0.2.9"))
+	run("an address", "joins")
 	replace(0, func(o *corev1.Service) { o.UID = "uid-none" })
 	run("a Service has the lost id", "first", "restored")
 	replace(0, uid)

@@ -85,7 +85,7 @@ type Options struct {
 	// Proxy determines which Services get proxies.
 	Proxy ProxyOptions
 	// ForSpeaker reports whether the State is for a speaker or proxy. These assign no addresses, so the addresses that
-	// pools withhold because of Services are not read.
+	// pools withhold are not read.
 	ForSpeaker bool
 	// MorePorts bounds the ports of all Services of a namespace together, not counting the first port of each. 0 means
 	// DefaultMorePorts.

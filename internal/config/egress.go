@@ -4,7 +4,6 @@ import (
 	"maps"
 	"math"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -42,64 +41,24 @@ func (x serviceReader) readEgress(r *problemList, object lb.Object, o *corev1.Se
 	}
 }
 
-// limitEgress returns the Services without egress beyond maxEgress in each namespace. The oldest Services come first.
-func (c *Compiler) limitEgress(r *problemList, services []*lb.Service) []*lb.Service {
-	if len(c.withEgress) <= maxEgress {
-		return services
-	}
-
-	byNamespace := map[string][]*lb.Service{}
+// limitEgress removes egress from the Services of one namespace beyond maxEgress. The oldest Services come first.
+func limitEgress(r *problemList, services []*lb.Service) {
+	var list []*lb.Service
 	for _, s := range services {
-		namespace := s.Key.Namespace
 		if s.Egress {
-			byNamespace[namespace] = append(byNamespace[namespace], s)
+			list = append(list, s)
 		}
 	}
 
-	out := services
-	for _, list := range byNamespace {
-		if len(list) <= maxEgress {
-			continue
-		}
-
-		if lb.Same(out, services) {
-			out = slices.Clone(services)
-		}
-
-		slices.SortFunc(list, compareAge)
-		for _, old := range list[maxEgress:] {
-			r.add(ServiceObject(old.Key), lb.EgressUnavailable,
-				"more than %d Services of the namespace have annotation %s, and only the oldest are served",
-				maxEgress, AnnotationEgress)
-			replaceService(out, old, func(s *lb.Service) {
-				s.Egress = false
-			})
-		}
+	slices.SortFunc(list, compareAge)
+	for _, old := range list[maxEgress:] {
+		r.add(ServiceObject(old.Key), lb.EgressUnavailable,
+			"more than %d Services of the namespace have annotation %s, and only the oldest are served",
+			maxEgress, AnnotationEgress)
+		replaceService(services, old, func(s *lb.Service) {
+			s.Egress = false
+		})
 	}
-
-	return out
-}
-
-// replaceService replaces a Service in a list, which is ordered by key, by a changed copy.
-func replaceService(list []*lb.Service, old *lb.Service, change func(*lb.Service)) {
-	s := *old // old is needed for the next run
-	change(&s)
-	i, _ := slices.BinarySearchFunc(list, s.Key, compareKey)
-	list[i] = &s
-}
-
-// egressRead is what a run read of egress. It is read again only if it changed.
-type egressRead struct {
-	// allocations are the objects that slices and problems were read from.
-	allocations []*v1beta1.EgressAllocation
-	slices      []lb.PortSlice
-	problems    []*lb.Problem
-
-	// objects are the objects that pods were read from.
-	objects []*corev1.Pod
-	// namespaces has the namespaces of Services with egress.
-	namespaces map[string]bool
-	pods       []lb.Pod
 }
 
 // AllocationName returns the name of the EgressAllocation of an address: the address itself, with IPv6 in full and
@@ -122,24 +81,29 @@ func AllocationAddress(name string) (netip.Addr, bool) {
 	return a, true
 }
 
-// readSlices returns the slices of all EgressAllocations that can be used.
-func (e *egressRead) readSlices(r *problemList, objects []*v1beta1.EgressAllocation) []lb.PortSlice {
-	if !lb.Same(e.allocations, objects) {
-		var problems problemList
-		var all []lb.PortSlice
-		for _, o := range objects {
-			all = append(all, compileSlices(&problems, o)...)
-		}
+// egressSlices are the slices of all EgressAllocations that can be used, ordered.
+type egressSlices struct {
+	slices   []lb.PortSlice
+	problems []*lb.Problem
+}
 
-		slices.SortFunc(all, lb.PortSlice.Compare)
+// readAllocations returns the slices of all EgressAllocations that can be used.
+func (c *Compiler) readAllocations(r *problemList, objects []*v1beta1.EgressAllocation) []lb.PortSlice {
+	read := remember(&c.allocations, objects, lb.Same[*v1beta1.EgressAllocation], compileAllSlices, nil)
+	r.list = append(r.list, read.problems...)
+	return read.slices
+}
 
-		e.allocations = objects
-		e.slices = all
-		e.problems = problems.list
+// compileAllSlices reads EgressAllocations.
+func compileAllSlices(objects []*v1beta1.EgressAllocation) (out egressSlices) {
+	var problems problemList
+	for _, o := range objects {
+		out.slices = append(out.slices, compileSlices(&problems, o)...)
 	}
 
-	r.list = append(r.list, e.problems...)
-	return e.slices
+	slices.SortFunc(out.slices, lb.PortSlice.Compare)
+	out.problems = problems.list
+	return out
 }
 
 // compileSlices returns the slices of an EgressAllocation that can be used: aligned, and each once.
@@ -179,42 +143,47 @@ func compileSlices(r *problemList, o *v1beta1.EgressAllocation) (out []lb.PortSl
 	return out
 }
 
-// readPods returns the pods in the namespaces of Services with egress that have an address. The result stays the same
-// as long as the pods do.
-func (e *egressRead) readPods(objects []*corev1.Pod, withEgress map[lb.Key]*compiledService) []lb.Pod {
-	namespaces := map[string]bool{}
-	for key, s := range withEgress {
-		if s.service.Sends() {
-			namespaces[key.Namespace] = true
+// podObjects are what the pods that may send from addresses of Services are read from.
+type podObjects struct {
+	pods []*corev1.Pod
+	// namespaces has the namespaces of Services with egress.
+	namespaces map[string]bool
+}
+
+// equal reports whether the pods are the same, and the namespaces equal.
+func (p podObjects) equal(o podObjects) bool {
+	return lb.Same(p.pods, o.pods) && maps.Equal(p.namespaces, o.namespaces)
+}
+
+// readPods returns the pods in the namespaces of Services with egress that have an address.
+func (c *Compiler) readPods(objects []*corev1.Pod, services []*lb.Service) []lb.Pod {
+	in := podObjects{pods: objects, namespaces: map[string]bool{}}
+	for _, s := range services {
+		if len(objects) > 0 && s.Sends() {
+			in.namespaces[s.Key.Namespace] = true
 		}
 	}
-	if lb.Same(e.objects, objects) && maps.Equal(e.namespaces, namespaces) {
-		return e.pods
-	}
 
-	var pods []lb.Pod
-	for _, o := range objects {
-		if !namespaces[o.Namespace] {
+	return remember(&c.pods, in, podObjects.equal, podObjects.compile, reuse)
+}
+
+// compile reads the pods.
+func (p podObjects) compile() (out []lb.Pod) {
+	for _, o := range p.pods {
+		if !p.namespaces[o.Namespace] {
 			continue
 		}
 
-		p, ok := EgressPod(o)
+		pod, ok := EgressPod(o)
 		if ok {
-			pods = append(pods, p)
+			out = append(out, pod)
 		}
 	}
 
-	slices.SortFunc(pods, func(a, b lb.Pod) int {
+	slices.SortFunc(out, func(a, b lb.Pod) int {
 		return a.Key.Compare(b.Key)
 	})
-
-	e.objects = objects
-	e.namespaces = namespaces
-	if !reflect.DeepEqual(e.pods, pods) {
-		e.pods = pods
-	}
-
-	return e.pods
+	return out
 }
 
 // EgressPod returns a pod that may send from an address of a Service. It returns false for a pod that has no node, that

@@ -14,7 +14,8 @@ import (
 
 // sliceEndpoints has the endpoints of one EndpointSlice of a Service.
 type sliceEndpoints struct {
-	slice Held[discoveryv1.EndpointSlice]
+	slice   Held[discoveryv1.EndpointSlice]
+	service lb.Key
 	// ready are the nodes with a ready endpoint. They contain "" if an endpoint has no node.
 	ready lb.Names
 	// busy are the addresses of endpoints that can serve.
@@ -27,6 +28,15 @@ type sliceEndpoints struct {
 	families lb.FamilySet
 	// isIgnored reports whether kube-proxy does not read the slice.
 	isIgnored bool
+}
+
+// endpointList has the endpoints of the EndpointSlices of one Service.
+type endpointList []*sliceEndpoints
+
+// without returns a list without the endpoints of one slice.
+func (l endpointList) without(e *sliceEndpoints) endpointList {
+	isOther := func(o *sliceEndpoints) bool { return o == e }
+	return slices.DeleteFunc(slices.Clone(l), isOther)
 }
 
 // unreadyEndpoints has the endpoints of an EndpointSlice that are not ready.
@@ -87,14 +97,15 @@ func readinessElsewhere(c discoveryv1.EndpointConditions) readiness {
 	return idle
 }
 
-// compileEndpoints reads one slice, and returns the Service that it belongs to.
-func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, sliceEndpoints) {
+// compileEndpoints reads one slice.
+func (opt Options) compileEndpoints(_ lb.Key, h Held[discoveryv1.EndpointSlice]) sliceEndpoints {
 	slice := h.Read()
 	key := ServiceOf(slice)
 
 	isForKubeProxy := !opt.OtherDataPath && key != opt.Proxy.Service
 	e := sliceEndpoints{
 		slice:     h,
+		service:   key,
 		families:  familyOf(slice),
 		ports:     unique.Make(portNames(slice)),
 		isIgnored: isForKubeProxy && isIgnored(slice.Labels),
@@ -134,7 +145,7 @@ func (opt Options) compileEndpoints(h Held[discoveryv1.EndpointSlice]) (lb.Key, 
 		e.unready = &unready
 	}
 
-	return key, e
+	return e
 }
 
 // idle returns the addresses of endpoints that cannot serve.
@@ -209,8 +220,8 @@ func ServiceOf(s *discoveryv1.EndpointSlice) lb.Key {
 }
 
 // readSlices returns the EndpointSlices of a Service.
-func (s *compiledService) readSlices() (all []*discoveryv1.EndpointSlice) {
-	for _, e := range s.slices {
+func (l endpointList) readSlices() (all []*discoveryv1.EndpointSlice) {
+	for _, e := range l {
 		all = append(all, e.slice.Read())
 	}
 	return all
@@ -262,16 +273,10 @@ func targets(
 // ours. It leaves out an address that can serve another Service, or that serves on another node by now.
 func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 	lost := map[netip.Addr]bool{}
-	for _, s := range c.withIdle {
-		if s.service == nil {
-			continue
-		}
-
-		for _, e := range s.slices {
-			for _, endpoint := range e.idle() {
-				if nodes[endpoint.Node] {
-					lost[endpoint.Address] = true
-				}
+	for _, slice := range c.slices.Results().All() {
+		for _, endpoint := range slice.idle() {
+			if nodes[endpoint.Node] && c.isOurs(slice.service) {
+				lost[endpoint.Address] = true
 			}
 		}
 	}
@@ -279,13 +284,17 @@ func (c *Compiler) LostEndpoints(nodes map[string]bool) map[netip.Addr]bool {
 		return lost // the next loop is costly
 	}
 
-	for _, s := range c.compiled {
-		for _, e := range s.slices {
-			for _, a := range e.busy {
-				delete(lost, a)
-			}
+	for _, slice := range c.slices.Results().All() {
+		for _, a := range slice.busy {
+			delete(lost, a)
 		}
 	}
 
 	return lost
+}
+
+// isOurs reports whether a Service of the last run is ours.
+func (c *Compiler) isOurs(key lb.Key) bool {
+	s := c.services.Results().Of(key)
+	return s != nil && s.service != nil
 }

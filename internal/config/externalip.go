@@ -81,15 +81,17 @@ func (k *externalRecords) hasSearched(a netip.Addr) bool {
 //
 // It returns all later externalIPs. They stay closed: a user must not bypass the quota, namespaces and source ranges of
 // a pool by another field.
-func (c *Compiler) withholdExternalIPs(s *lb.State, withhold withholdFunc) (later []serviceAddress) {
-	externalIPs := func(claims *serviceClaims) []netip.Addr { return claims.externalIPs }
-	claims := c.claimedAddresses(externalIPs)
+func withholdExternalIPs(
+	s *lb.State,
+	records *externalRecords,
+	claims []serviceAddress,
+	withhold withholdFunc,
+) (later []serviceAddress) {
 	if len(claims) == 0 {
 		return nil
 	}
 
 	// Recorded claims come first, since a record has a bound.
-	records := &c.admin.externals
 	var recorded, others []serviceAddress
 	for _, claim := range claims {
 		if records.kept[claim] {

@@ -4,8 +4,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/memo"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
@@ -14,57 +16,64 @@ import (
 // for each.
 const maxStartPorts = 32
 
-// headStart is the head start of the new addresses of one Service.
-type headStart struct {
+// targetObjects are what the endpoints behind addresses of a Service are read from.
+type targetObjects struct {
+	serviceObjects
 	addresses []netip.Addr
-	starts    []lb.Start
+	// node is where connections come in.
+	node string
+}
+
+// equal reports whether the objects are the same, and the addresses equal.
+func (o targetObjects) equal(p targetObjects) bool {
+	return o.node == p.node &&
+		o.service == p.service &&
+		slices.Equal(o.endpoints, p.endpoints) &&
+		slices.Equal(o.addresses, p.addresses)
 }
 
 // Starts returns where a node sends connections to new addresses until kube-proxy does the same. fresh are the new
 // addresses of each Service. The result is ordered by Service. Starts reads only Services that changed.
 func (c *Compiler) Starts(fresh map[lb.Key][]netip.Addr, node string) (out []lb.Start) {
-	before := c.headStarts
-	c.headStarts = make(map[lb.Key]headStart, len(fresh))
+	keys := slices.SortedFunc(maps.Keys(fresh), lb.Key.Compare)
+	c.starts.Update(keys, time.Time{}, memo.Function[lb.Key, targetObjects, []lb.Start]{
+		Inputs: func(key lb.Key) targetObjects {
+			return targetObjects{serviceObjects: c.objectsOf(key), addresses: fresh[key], node: node}
+		},
+		Equal: targetObjects.equal,
+		Compute: func(key lb.Key, o targetObjects, _ *memo.Clock) []lb.Start {
+			return o.headStarts(key)
+		},
+	})
 
-	for _, key := range slices.SortedFunc(maps.Keys(fresh), lb.Key.Compare) {
-		s := c.compiled[key]
-		if s == nil || s.object == nil {
-			continue
-		}
-
-		h := before[key]
-		addresses := fresh[key]
-		if !slices.Equal(h.addresses, addresses) {
-			h = headStart{
-				addresses: addresses,
-				starts:    s.headStarts(key, addresses, node),
-			}
-		}
-
-		c.headStarts[key] = h
-		out = append(out, h.starts...)
+	for _, key := range keys {
+		out = append(out, *c.starts.Of(key)...)
 	}
 
 	return out
 }
 
 // headStarts returns the head start of a Service's new addresses; nothing if it gets none.
-func (s *compiledService) headStarts(key lb.Key, addresses []netip.Addr, node string) (out []lb.Start) {
-	o := s.object.Read()
-	if !allowsHeadStart(o) {
+func (o targetObjects) headStarts(key lb.Key) (out []lb.Start) {
+	if o.service == nil {
 		return nil
 	}
 
-	all := slices.DeleteFunc(s.readSlices(), func(s *discoveryv1.EndpointSlice) bool {
+	s := o.service.Read()
+	if !allowsHeadStart(s) {
+		return nil
+	}
+
+	all := slices.DeleteFunc(o.endpoints.readSlices(), func(s *discoveryv1.EndpointSlice) bool {
 		return isIgnored(s.Labels)
 	})
 	onlyNode := ""
-	if o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-		onlyNode = node
+	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		onlyNode = o.node
 	}
 
-	for _, a := range addresses {
-		for _, p := range o.Spec.Ports {
+	for _, a := range o.addresses {
+		for _, p := range s.Spec.Ports {
 			endpoints := targets(all, p, a, onlyNode)
 			if len(endpoints) == 0 {
 				continue

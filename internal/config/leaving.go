@@ -9,6 +9,24 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
+// compileOther reads a Service that is not ours; nil if there is nothing to know of it.
+func (x serviceReader) compileOther(key lb.Key, o *corev1.Service, endpoints endpointList) *extras {
+	leaving, reserved := x.compileLeaving(key, o)
+	isMarked := isMarked(o)
+	if leaving == nil && len(reserved) == 0 && !isMarked {
+		return nil
+	}
+	if leaving != nil && len(leaving.Served.Addresses) > 0 {
+		x.setBackends(&leaving.Served, o, endpoints)
+	}
+
+	return &extras{
+		leaving:  leaving,
+		reserved: reserved,
+		isMarked: isMarked,
+	}
+}
+
 // compileLeaving returns what a Service that is not ours has to give up; nil if it had no addresses of ours. It also
 // returns the addresses of other load balancers in its status.
 //
@@ -51,45 +69,46 @@ func (x serviceReader) compileLeaving(key lb.Key, o *corev1.Service) (*lb.Leavin
 // A Service that is being deleted is no longer served, but kube-proxy delivers packets to its addresses until the
 // object is gone, so they are not assigned until then. The same is true for Services of another load balancer. During a
 // migration their addresses may lie in our pools, and they may have been ours.
-func (c *Compiler) addOthers(s *lb.State, opt Options) {
+func (c *Compiler) addOthers(s *lb.State) {
 	s.Reserved = map[netip.Addr]lb.Key{}
 	if len(s.FloatingIPs) > 0 {
-		s.NotServed = map[lb.Key]string{}
+		s.NotServed = c.notServed()
 	}
 
-	for key, svc := range c.special {
-		isOther := svc.service == nil && svc.object.GetDeletionTimestamp() == nil
-		if isOther && s.NotServed != nil {
-			s.NotServed[key] = string(svc.object.GetUID())
-		}
+	for key, svc := range c.services.Results().All() {
 		if svc.extras == nil {
 			continue
 		}
 
 		if svc.leaving != nil {
-			l := *svc.leaving
-			if len(l.Served.Addresses) > 0 {
-				svc.resolveBackends(opt, &l.Served)
-			}
-			s.Leaving = append(s.Leaving, l)
+			s.Leaving = append(s.Leaving, *svc.leaving)
 		}
 
 		for _, a := range svc.reserved {
-			other, isReserved := s.Reserved[a]
-			if !isReserved || key.Compare(other) < 0 {
-				s.Reserved[a] = key
+			_, isReserved := s.Reserved[a]
+			if !isReserved {
+				s.Reserved[a] = key // the first by key
 			}
 		}
 	}
+}
 
-	slices.SortFunc(s.Leaving, func(a, b lb.Leaving) int {
-		return a.Key.Compare(b.Key)
-	})
+// notServed returns the UIDs of the Services that are not ours and not being deleted.
+func (c *Compiler) notServed() map[lb.Key]string {
+	out := map[lb.Key]string{}
+	for key, s := range c.services.Results().All() {
+		isOther := s.service == nil && s.object != nil
+		if isOther && s.object.GetDeletionTimestamp() == nil {
+			out[key] = string(s.object.GetUID())
+		}
+	}
+
+	return out
 }
 
 // Marked yields the Services of the last run that are not ours and have a finalizer or a condition of ours.
 func (c *Compiler) Marked(yield func(lb.Key, Held[corev1.Service]) bool) {
-	for key, s := range c.special {
+	for key, s := range c.services.Results().All() {
 		isMarked := s.service == nil && s.extras != nil && s.isMarked
 		if isMarked && !yield(key, s.object) {
 			return

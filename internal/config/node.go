@@ -19,7 +19,7 @@ const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 const shutdownMessage = "node is shutting down"
 
 // compileNode reads a Node. Invalid addresses and podCIDRs are skipped.
-func (opt Options) compileNode(o *corev1.Node) lb.Node {
+func (opt Options) compileNode(_ lb.Key, o *corev1.Node) lb.Node {
 	// As everywhere in Kubernetes the label counts if it is present, whatever its value.
 	_, hasExcludeLabel := o.Labels[corev1.LabelNodeExcludeBalancers]
 

@@ -160,7 +160,7 @@ func refuseProxy(r *problemList, s *lb.Service, format string, args ...any) {
 
 // joinProxies replaces the endpoints of proxied Services by the proxies. Services that share an address get their
 // statuses one after the other. Until all of these agree, none of the Services is proxied.
-func joinProxies(dependent, services []*lb.Service, proxies *compiledService) {
+func joinProxies(dependent, services []*lb.Service, proxies endpointList) {
 	isProxied := func(s *lb.Service) bool { return s.Proxied }
 	if !slices.ContainsFunc(dependent, isProxied) {
 		return

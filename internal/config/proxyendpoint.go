@@ -3,8 +3,11 @@ package config
 import (
 	"cmp"
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/memo"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -41,14 +44,14 @@ func (c *Compiler) ReadyEndpoints(
 
 	maxPerNamespace := proxies.maxProxied(proxiedEndpoints)
 	perNamespace := map[string]int{}
-	for _, s := range state.Services {
-		if s.Proxy == nil || s.ProxyRefused {
-			continue
-		}
-
+	served := slices.DeleteFunc(slices.Clone(state.Services), func(s *lb.Service) bool {
+		return s.Proxy == nil || s.ProxyRefused
+	})
+	c.readReadyPorts(served)
+	for _, s := range served {
 		namespace := s.Key.Namespace
 		ports := map[uint16][]netip.AddrPort{}
-		for _, p := range c.readyPortsOf(s) {
+		for _, p := range *c.readyPorts.Of(s.Key) {
 			for _, e := range p.endpoints {
 				a := e.Addr().Unmap()
 				isPortFull := len(ports[p.port]) == maxProxyEndpoints
@@ -69,15 +72,24 @@ func (c *Compiler) ReadyEndpoints(
 	return use, left
 }
 
-// readyPortsOf returns the TCP ports of a Service with their endpoints. It reads them only if an object changed.
-func (c *Compiler) readyPortsOf(s *lb.Service) []readyPort {
-	ports, isRead := c.readyPorts[s.Key]
-	if !isRead {
-		ports = c.compiled[s.Key].readyPorts(s.ClusterIPs)
-		c.readyPorts[s.Key] = ports
+// readReadyPorts reads the TCP ports of Services with their endpoints, as far as their objects changed.
+func (c *Compiler) readReadyPorts(services []*lb.Service) {
+	keys := make([]lb.Key, 0, len(services))
+	addresses := make(map[lb.Key][]netip.Addr, len(services))
+	for _, s := range services {
+		keys = append(keys, s.Key)
+		addresses[s.Key] = s.ClusterIPs
 	}
 
-	return ports
+	c.readyPorts.Update(keys, time.Time{}, memo.Function[lb.Key, targetObjects, []readyPort]{
+		Inputs: func(key lb.Key) targetObjects {
+			return targetObjects{serviceObjects: c.objectsOf(key), addresses: addresses[key]}
+		},
+		Equal: targetObjects.equal,
+		Compute: func(_ lb.Key, o targetObjects, _ *memo.Clock) []readyPort {
+			return o.readyPorts()
+		},
+	})
 }
 
 // ownAddresses returns the addresses of all Services, and the addresses of the proxies' pods.
@@ -89,12 +101,7 @@ func (c *Compiler) ownAddresses(state lb.State, proxies lb.Key) map[netip.Addr]b
 		}
 	}
 
-	pods := c.compiled[proxies]
-	if pods == nil {
-		return ours
-	}
-
-	for _, e := range pods.slices {
+	for _, e := range c.objectsOf(proxies).endpoints {
 		for _, a := range e.busy {
 			ours[a.Unmap()] = true
 		}
@@ -106,18 +113,18 @@ func (c *Compiler) ownAddresses(state lb.State, proxies lb.Key) map[netip.Addr]b
 	return ours
 }
 
-// readyPorts returns the TCP ports of a Service, each with the endpoints of the first family that has any. families has
-// an address of each family.
-func (s *compiledService) readyPorts(families []netip.Addr) (out []readyPort) {
-	all := s.readSlices()
-	for _, p := range s.object.Read().Spec.Ports {
+// readyPorts returns the TCP ports of a Service, each with the endpoints of the first family that has any. There is one
+// address of each family.
+func (o targetObjects) readyPorts() (out []readyPort) {
+	all := o.endpoints.readSlices()
+	for _, p := range o.service.Read().Spec.Ports {
 		isTCP := cmp.Or(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP
 		if !isTCP {
 			continue
 		}
 
 		port := readyPort{port: uint16(p.Port)}
-		for _, family := range families {
+		for _, family := range o.addresses {
 			port.endpoints = targets(all, p, family, "")
 			if len(port.endpoints) > 0 {
 				break

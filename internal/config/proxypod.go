@@ -9,13 +9,13 @@ import (
 )
 
 // proxyPods returns the proxies that serve, from the slices of their Service. They are ordered by name.
-func (opt Options) proxyPods(proxies *compiledService) (out []lb.ProxyPod) {
-	if !opt.Proxies() || proxies == nil {
+func (opt Options) proxyPods(proxies endpointList) (out []lb.ProxyPod) {
+	if !opt.Proxies() {
 		return nil
 	}
 
 	pods := map[string]*lb.ProxyPod{}
-	for _, p := range proxies.slices {
+	for _, p := range proxies {
 		for _, e := range p.slice.Read().Endpoints {
 			node := valueOr(e.NodeName, "")
 			if readinessOf(e.Conditions) == idle || node == "" || e.TargetRef == nil {

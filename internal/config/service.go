@@ -14,30 +14,30 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/openstack"
 )
 
-// compiledService has what a Compiler has read of one Service.
+// compiledService is what the objects of one Service say, without other objects.
 type compiledService struct {
-	// object is the Service; nil if it only has EndpointSlices.
+	// object is nil if there are only EndpointSlices.
 	object Held[corev1.Service]
-	slices []sliceEndpoints
-	// service is the Service as its object declares it; nil if it is not ours. Once it is resolved it has its backends
-	// too, if it depends on nothing but its EndpointSlices.
+	// service is the Service as its objects declare it; nil if it is not ours.
 	service *lb.Service
-	// isShared reports whether service is part of a State, and must not be changed.
-	isShared bool
 	// claims are nil if there are none.
 	claims *serviceClaims
 	// extras are nil for most Services.
 	*extras
 }
 
+// reuse returns the next value, with equal parts of the last one.
+func (s *compiledService) reuse(next *compiledService) *compiledService {
+	next.service = reuse(s.service, next.service)
+	next.claims = reuse(s.claims, next.claims)
+	next.extras = reuse(s.extras, next.extras)
+	return next
+}
+
 // extras has what only few Services have: Services that are not ours, have Problems, or depend on other objects.
 type extras struct {
 	// original is the Service whose manifest the Service was copied from, as "namespace/name"; "" if it was not copied.
 	original string
-	// isIDDropped reports whether the load balancer id is ignored, as of the last run that resolved the Service.
-	isIDDropped bool
-	// clash is the Problem with the load balancer id; nil for none.
-	clash *lb.Problem
 	// isRefused reports whether the controller refused proxies, by the status. Speakers follow this, since they read no
 	// namespaces.
 	isRefused bool
@@ -62,32 +62,24 @@ type serviceReader struct {
 	ranges lb.Index[int]
 }
 
-// compileService reads a Service into s.
-func (x serviceReader) compileService(key lb.Key, h Held[corev1.Service], s *compiledService) {
-	o := h.Read()
-	s.object = h
-	s.isShared = false
-	s.extras = nil
-	s.claims = x.readClaims(o)
+// compileService reads a Service with its EndpointSlices.
+func (x serviceReader) compileService(key lb.Key, objects *serviceObjects) compiledService {
+	if objects.service == nil {
+		return compiledService{}
+	}
 
+	o := objects.service.Read()
+	s := compiledService{object: objects.service, claims: x.readClaims(o)}
 	if !x.Serves(o) {
-		leaving, reserved := x.compileLeaving(key, o)
-		e := extras{
-			leaving:  leaving,
-			reserved: reserved,
-			isMarked: isMarked(o),
-		}
-		if e.leaving != nil || len(e.reserved) > 0 || e.isMarked {
-			s.extras = &e
-		}
-
-		return
+		s.extras = x.compileOther(key, o, objects.endpoints)
+		return s
 	}
 
 	var problems problemList
 	s.service = new(x.readService(&problems, key, o))
+	x.setBackends(s.service, o, objects.endpoints)
 	if len(problems.list) == 0 && !dependsOnOthers(s.service) {
-		return
+		return s
 	}
 
 	original, _ := copyOf(o)
@@ -97,9 +89,10 @@ func (x serviceReader) compileService(key lb.Key, h Held[corev1.Service], s *com
 		isRefused: proxied != nil && proxied.Reason == string(lb.ProxyRefused),
 		problems:  problems.list,
 	}
+	return s
 }
 
-// dependsOnOthers reports whether a Service depends on other objects than its EndpointSlices.
+// dependsOnOthers reports whether a Service depends on other objects than its own.
 func dependsOnOthers(s *lb.Service) bool { return namesAnother(s) || dependsOnProxies(s) }
 
 // namesAnother reports whether a Service has the load balancer id of another Service. Its own id has no effect.

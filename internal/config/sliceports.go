@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 )
 
-// closeSlicePorts returns the Services without the ports that pods send from. A slice is not taken from the pods that
-// use it, because that would break their connections.
-func closeSlicePorts(r *problemList, services []*lb.Service, all []lb.PortSlice) []*lb.Service {
+// closeSlicePorts closes the ports that pods send from. A slice is not taken from the pods that use it, because that
+// would break their connections. A Service that loses ports is replaced by a copy.
+func closeSlicePorts(r *problemList, services []*lb.Service, all []lb.PortSlice) {
 	if len(all) == 0 {
-		return services
+		return
 	}
 
 	byAddress := map[netip.Addr][]lb.PortSlice{}
@@ -20,7 +20,6 @@ func closeSlicePorts(r *problemList, services []*lb.Service, all []lb.PortSlice)
 		byAddress[s.Address] = append(byAddress[s.Address], s)
 	}
 
-	out := services
 	for i, s := range services {
 		var inUse []lb.PortSlice
 		for _, a := range s.Addresses {
@@ -32,18 +31,10 @@ func closeSlicePorts(r *problemList, services []*lb.Service, all []lb.PortSlice)
 				return s.Has(p.Port)
 			})
 		}
-		if !slices.ContainsFunc(s.Ports, isInUse) {
-			continue
+		if slices.ContainsFunc(s.Ports, isInUse) {
+			services[i] = withoutPorts(r, s, isInUse)
 		}
-
-		if lb.Same(out, services) {
-			out = slices.Clone(services)
-		}
-
-		out[i] = withoutPorts(r, s, isInUse)
 	}
-
-	return out
 }
 
 // withoutPorts returns a Service that does not serve the ports that pods send from.

@@ -228,9 +228,11 @@ type withholdFunc func(pool int, part lb.Range, owner string)
 
 // withholdForServices withholds from the pools of a State the addresses that belong to the cluster because of Services.
 // It reports everything that the pools withhold. The pools that it was given stay unchanged.
-func (c *Compiler) withholdForServices(r *problemList, s *lb.State, opt Options) {
-	pods := c.admin.freePodRanges(s)
-	if len(pods)+len(c.withClaims) > 0 {
+func (c *Compiler) withholdForServices(r *problemList, s *lb.State, opt Options, admin *adminConfig) {
+	pods := admin.freePodRanges(s)
+	clusterIPs := c.claimedAddresses(func(claims *serviceClaims) []netip.Addr { return claims.clusterIPs })
+	externalIPs := c.claimedAddresses(func(claims *serviceClaims) []netip.Addr { return claims.externalIPs })
+	if len(pods)+len(clusterIPs)+len(externalIPs) > 0 {
 		s.Pools = slices.Clone(s.Pools)
 	}
 
@@ -245,12 +247,12 @@ func (c *Compiler) withholdForServices(r *problemList, s *lb.State, opt Options)
 		p.Withheld = insertUnowned(p.Withheld, part, owner)
 	}
 
-	c.withholdClusterIPs(s, withhold)
+	withholdClusterIPs(s, clusterIPs, withhold)
 	for _, part := range pods {
 		withhold(part.pool, part.Range, part.owner)
 	}
 
-	closed := c.withholdExternalIPs(s, withhold)
+	closed := withholdExternalIPs(s, &admin.externals, externalIPs, withhold)
 	if opt.Filters() {
 		reportClosed(r, s, closed)
 	}
@@ -314,7 +316,11 @@ func (a serviceAddress) compare(b serviceAddress) int {
 
 // claimedAddresses returns one kind of the addresses that Services claim, in order.
 func (c *Compiler) claimedAddresses(kind func(*serviceClaims) []netip.Addr) (all []serviceAddress) {
-	for key, s := range c.withClaims {
+	for key, s := range c.services.Results().All() {
+		if s.claims == nil {
+			continue
+		}
+
 		for _, a := range kind(s.claims) {
 			all = append(all, serviceAddress{address: a, service: key})
 		}
@@ -326,10 +332,9 @@ func (c *Compiler) claimedAddresses(kind func(*serviceClaims) []netip.Addr) (all
 
 // withholdClusterIPs withholds the ClusterIPs of Services: an API server without ServiceCIDRs does not show its range
 // in any other way.
-func (c *Compiler) withholdClusterIPs(s *lb.State, withhold withholdFunc) {
+func withholdClusterIPs(s *lb.State, clusterIPs []serviceAddress, withhold withholdFunc) {
 	index := indexPools(s.Pools)
-	clusterIPs := func(claims *serviceClaims) []netip.Addr { return claims.clusterIPs }
-	for _, ip := range c.claimedAddresses(clusterIPs) {
+	for _, ip := range clusterIPs {
 		part, ok := index.Part(ip.address)
 		if !ok {
 			continue
@@ -404,20 +409,4 @@ func (x serviceReader) readClaims(o *corev1.Service) *serviceClaims {
 	}
 
 	return &out
-}
-
-// rereadClaims reads the claims of all Services again if the ranges of the pools changed.
-func (c *Compiler) rereadClaims(x serviceReader) {
-	if slices.Equal(c.claimRanges, x.ranges) {
-		return
-	}
-
-	c.claimRanges = x.ranges
-	for key, s := range c.compiled {
-		if s.object == nil {
-			continue
-		}
-		s.claims = x.readClaims(s.object.Read())
-		setMember(c.withClaims, key, s, s.claims != nil)
-	}
 }

@@ -30,9 +30,11 @@ var fence = map[string][]string{
 	"internal/plan":      {"internal/lb", "internal/memo"},
 	"internal/kernel":    {"internal/daemon", "internal/lb"},
 	"internal/keyed":     {},
-	"internal/config":    {"api", "internal/lb", "internal/openstack", "k8s.io/api", "k8s.io/apimachinery"},
 	"internal/haproxy":   {"internal/lb"},
 	"internal/openstack": {"internal/lb"},
+	"internal/config": {
+		"api", "internal/lb", "internal/memo", "internal/openstack", "k8s.io/api", "k8s.io/apimachinery",
+	},
 	"internal/layer2": {
 		"internal/lb", "internal/rt", "github.com/mdlayher", "github.com/prometheus/client_golang", "golang.org/x",
 	},
