@@ -293,6 +293,31 @@ func TestAdminIsShared(t *testing.T) {
 	}
 }
 
+// TestSpeakerIgnoresRequests: what only the assignment of addresses reads makes no difference to a speaker.
+func TestSpeakerIgnoresRequests(t *testing.T) {
+	recall := "for=default/s,192.0.2.3=p"
+	for what, change := range map[string]func(*corev1.Service){
+		"a load-balancer id": annotated(openstack.ID, "another"),
+		"a requested pool":   annotated(AnnotationPool, "p"),
+		"an invalid request": annotated(AnnotationAddresses, "?"),
+		"recalled addresses": annotated(v1beta1.AnnotationAssigned, recall),
+		"a policy of families": func(o *corev1.Service) {
+			o.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack)
+		},
+	} {
+		for _, forSpeaker := range []bool{true, false} {
+			opt := served()
+			opt.ForSpeaker = forSpeaker
+			var c Compiler
+			before, _ := c.Compile(Objects{Services: []*corev1.Service{serviceObject("s")}}, opt)
+			after, _ := c.Compile(Objects{Services: []*corev1.Service{serviceObject("s", change)}}, opt)
+			if isSame := before.Services[0] == after.Services[0]; isSame != forSpeaker {
+				t.Errorf("%s, speaker: %t: the Service is the same: %t", what, forSpeaker, isSame)
+			}
+		}
+	}
+}
+
 // TestDependentIsShared: a Service that depends on other objects keeps its pointer as long as its own object and these
 // have the same effect.
 func TestDependentIsShared(t *testing.T) {

@@ -84,8 +84,8 @@ type Options struct {
 	NodeSelector lb.Selector
 	// Proxy determines which Services get proxies.
 	Proxy ProxyOptions
-	// ForSpeaker reports whether the State is for a speaker or proxy. These assign no addresses, so the addresses that
-	// pools withhold are not read.
+	// ForSpeaker reports whether the State is for a speaker or proxy. These assign no addresses, so it has neither what
+	// Services request nor the addresses that pools withhold.
 	ForSpeaker bool
 	// MorePorts bounds the ports of all Services of a namespace together, not counting the first port of each. 0 means
 	// DefaultMorePorts.

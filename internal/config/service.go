@@ -224,6 +224,21 @@ func (x serviceReader) readService(r *problemList, key lb.Key, o *corev1.Service
 	x.readEgress(r, object, readable, &s)
 	x.readProxy(r, object, readable, &s)
 	x.shareNames(&s)
+	if x.ForSpeaker {
+		s = withoutRequests(s)
+	}
+	return s
+}
+
+// withoutRequests returns a Service without what only the assignment of addresses reads, so that a change of that makes
+// no difference.
+func withoutRequests(s lb.Service) lb.Service {
+	s.Wish = lb.Wish{Backend: s.Backend, NodeSelectors: s.NodeSelectors}
+	s.FamilyPolicy = ""
+	s.RequestedAddresses = nil
+	s.RequestedPool = ""
+	s.Recall = nil
+	s.Problem = nil
 	return s
 }
 
