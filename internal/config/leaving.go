@@ -16,8 +16,8 @@ func (x serviceReader) compileOther(key lb.Key, o *corev1.Service, endpoints end
 	if leaving == nil && len(reserved) == 0 && !isMarked {
 		return nil
 	}
-	if leaving != nil && len(leaving.Served.Addresses) > 0 {
-		x.setBackends(&leaving.Served, o, endpoints)
+	if leaving != nil && leaving.Served != nil {
+		x.setBackends(leaving.Served, o, endpoints)
 	}
 
 	return &extras{
@@ -55,7 +55,7 @@ func (x serviceReader) compileLeaving(key lb.Key, o *corev1.Service) (*lb.Leavin
 	isDelivered := len(shown) > 0 && o.Spec.Type == corev1.ServiceTypeLoadBalancer
 	if isDelivered {
 		ignored := &problemList{} // a Service that leaves needs no fixes
-		l.Served = x.readService(ignored, key, o)
+		l.Served = new(x.readService(ignored, key, o))
 		l.Served.Addresses = shown
 		l.Served.Wish = lb.Wish{}
 	}

@@ -239,7 +239,11 @@ func TestLeavingServed(t *testing.T) {
 	}}, served())
 	var got []string
 	for _, l := range s.Leaving {
-		got = append(got, fmt.Sprint(l.Key.Name, l.Addresses, l.Served.Addresses, l.Served.Ports, l.Served.Allow))
+		served := &lb.Service{}
+		if l.Served != nil {
+			served = l.Served
+		}
+		got = append(got, fmt.Sprint(l.Key.Name, l.Addresses, served.Addresses, served.Ports, served.Allow))
 	}
 	want := []string{
 		"a[192.0.2.1 2001:db8::1] [2001:db8::1] [{TCP 80 0}] [10.0.0.0/8]",

@@ -2,7 +2,6 @@ package lb
 
 import (
 	"net/netip"
-	"reflect"
 	"slices"
 )
 
@@ -89,7 +88,12 @@ func (g *Groups) At(a netip.Addr) *Group {
 // Form forms the groups of the Services that stay and of those that leave, both ordered by key. A group with the same
 // members as before stays the same pointer. It reports whether any group differs.
 func (g *Groups) Form(services []*Service, leaving []Leaving) (differs bool) {
-	members := g.keepLeaving(leaving)
+	var members []*Service
+	for i := range leaving {
+		if leaving[i].Served != nil {
+			members = append(members, leaving[i].Served)
+		}
+	}
 	if Same(services, g.services) && slices.Equal(members, g.leaving) {
 		return false
 	}
@@ -104,28 +108,6 @@ func (g *Groups) Form(services []*Service, leaving []Leaving) (differs bool) {
 	g.connect(f.members)
 	g.build(&f)
 	return !slices.Equal(before, g.All)
-}
-
-// keepLeaving returns the Services that leave and still have addresses. What is equal stays the same pointer.
-func (g *Groups) keepLeaving(leaving []Leaving) (out []*Service) {
-	known := map[Key]*Service{}
-	for _, s := range g.leaving {
-		known[s.Key] = s
-	}
-
-	for i := range leaving {
-		s := &leaving[i].Served
-		if len(s.Addresses) == 0 {
-			continue
-		}
-		former := known[s.Key]
-		if former != nil && reflect.DeepEqual(former, s) {
-			s = former
-		}
-		out = append(out, s)
-	}
-
-	return out
 }
 
 // connect finds the first member that each is connected with, and writes its index to groupOf.

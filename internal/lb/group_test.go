@@ -55,7 +55,11 @@ func changed(random *rand.Rand, services []*Service, leaving []Leaving) ([]*Serv
 	leaving = slices.DeleteFunc(leaving, func(l Leaving) bool { return l.Key == s.Key })
 	switch random.IntN(6) {
 	case 0:
-		leaving = append(leaving, Leaving{Key: s.Key, Served: *s})
+		l := Leaving{Key: s.Key}
+		if len(s.Addresses) > 0 {
+			l.Served = s
+		}
+		leaving = append(leaving, l)
 	case 1:
 	default:
 		services = append(services, s)
@@ -70,8 +74,8 @@ func check(t *testing.T, groups *Groups, services []*Service, leaving []Leaving)
 	t.Helper()
 	all := slices.Clone(services)
 	for i := range leaving {
-		if len(leaving[i].Served.Addresses) > 0 {
-			all = append(all, &leaving[i].Served)
+		if leaving[i].Served != nil {
+			all = append(all, leaving[i].Served)
 		}
 	}
 	name := map[Key]string{}

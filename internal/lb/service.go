@@ -196,9 +196,8 @@ type Leaving struct {
 	Key       Key
 	UID       string
 	Addresses []netip.Addr
-	// Served is the Service with the addresses in its status, which kube-proxy goes on to serve; without addresses if
-	// there are none.
-	Served Service
+	// Served is the Service with the addresses in its status, which kube-proxy goes on to serve; nil if there are none.
+	Served *Service
 }
 
 // Claim is addresses that a Service or FloatingIP may have got: nothing answered the write that gives them. No other

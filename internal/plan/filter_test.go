@@ -205,7 +205,7 @@ ping [192.0.2.10 2001:db8::10 2001:db8::20]
 			s.Nodes["w3"] = lb.Node{Name: "w3", Addresses: []netip.Addr{v6}}
 		}, guard + ping + open},
 		{"who goes is filtered for as long as its status shows an address", "w3", func(s *lb.State) {
-			gone := *s.Services[0]
+			gone := new(*s.Services[0])
 			gone.Addresses = gone.Addresses[:1]
 			gone.Access = lb.Access{Restricted: true, Allow: prefixes("10.0.0.0/8"), Deny: prefixes("10.9.0.0/16")}
 			s.Services = nil

@@ -62,7 +62,7 @@ func (w *town) narrowed(g *lb.Group) lb.State {
 	s := w.State
 	s.Services, s.Leaving = g.Services, nil
 	for _, one := range w.Leaving {
-		isOfGroup := slices.ContainsFunc(one.Served.Addresses, g.Has)
+		isOfGroup := slices.ContainsFunc(one.Addresses, g.Has)
 		if isOfGroup {
 			s.Leaving = append(s.Leaving, one)
 		}

@@ -149,7 +149,11 @@ func (w *town) leave() {
 	s := w.Services[k]
 	w.Services = slices.Delete(slices.Clone(w.Services), k, k+1)
 	w.Leaving = slices.DeleteFunc(slices.Clone(w.Leaving), func(l lb.Leaving) bool { return l.Key == s.Key })
-	w.Leaving = append(w.Leaving, lb.Leaving{Key: s.Key, Addresses: s.Addresses, Served: *s})
+	l := lb.Leaving{Key: s.Key, Addresses: s.Addresses}
+	if len(s.Addresses) > 0 {
+		l.Served = s
+	}
+	w.Leaving = append(w.Leaving, l)
 	slices.SortFunc(w.Leaving, func(a, b lb.Leaving) int { return a.Key.Compare(b.Key) })
 }
 

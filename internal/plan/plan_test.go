@@ -794,7 +794,7 @@ var tables = []struct {
 			"routes ; here Announced FilterNotInForce; bgp Announced w2 w3; peers -", nil,
 		},
 		{"while one with ranges leaves", "closed; neighbour; aggregate", "routes ; own w1, w1", func(s *lb.State) {
-			gone := *s.Services[1]
+			gone := s.Services[1]
 			s.Services, s.Leaving = s.Services[:1], []lb.Leaving{{Addresses: gone.Addresses, Served: gone}}
 		}},
 		{

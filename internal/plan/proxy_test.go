@@ -73,7 +73,7 @@ func init() {
 	}
 	orders["internal"] = func(s *lb.State, _ []string) { s.Services[0].InternalAllowed = true }
 	orders["leaves"] = func(s *lb.State, _ []string) {
-		s.Leaving = []lb.Leaving{{Key: s.Services[0].Key, Addresses: s.Services[0].Addresses, Served: *s.Services[0]}}
+		s.Leaving = []lb.Leaving{{Key: s.Services[0].Key, Addresses: s.Services[0].Addresses, Served: s.Services[0]}}
 		s.Services = s.Services[:0]
 	}
 	// to: where IPv4 and IPv6 of web lead from w1; a pod on another node is marked.
