@@ -247,9 +247,11 @@ func (p *proxyView) newDecision(state lb.State, assigned []*ipam.Assignment) *pr
 	isServed := func(s *lb.Service) bool {
 		return len(d.missing[s.Key]) == 0
 	}
-	d.mayLeave = config.Sharers(d.services, asksNone)
-	d.haveAgreed = config.Sharers(d.services, d.acceptsProxy)
-	d.areReady = config.Sharers(d.services, isServed)
+	var groups lb.Groups
+	groups.Form(d.services, nil)
+	d.mayLeave = groups.Agreeing(asksNone)
+	d.haveAgreed = groups.Agreeing(d.acceptsProxy)
+	d.areReady = groups.Agreeing(isServed)
 	return d
 }
 

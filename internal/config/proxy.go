@@ -2,7 +2,6 @@ package config
 
 import (
 	"math"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -166,8 +165,9 @@ func joinProxies(dependent, services []*lb.Service, proxies endpointList) {
 		return
 	}
 
-	agrees := func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused }
-	allAgree := Sharers(services, agrees)
+	var groups lb.Groups
+	groups.Form(services, nil)
+	allAgree := groups.Agreeing(func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused })
 	for _, s := range dependent {
 		s.Proxied = s.Proxied && allAgree(s.Addresses)
 		if !s.Proxied {
@@ -179,49 +179,5 @@ func joinProxies(dependent, services []*lb.Service, proxies endpointList) {
 		s.HealthPort = 0
 		s.Backends = proxies.proxyBackends()
 		s.IgnoredByKubeProxy = false
-	}
-}
-
-// Sharers returns a function that reports whether a predicate holds for all Services that have one of its addresses,
-// and for all Services that share an address with these, directly or by further Services. The addresses of one call
-// must belong to one Service.
-func Sharers(services []*lb.Service, predicate func(*lb.Service) bool) func([]netip.Addr) bool {
-	// Addresses of one Service are in one set; each set has a root (union-find).
-	parent := map[netip.Addr]netip.Addr{}
-	root := func(a netip.Addr) netip.Addr {
-		for {
-			b, ok := parent[a]
-			if !ok {
-				return a
-			}
-
-			if c, ok := parent[b]; ok {
-				parent[a] = c // path halving
-			}
-
-			a = b
-		}
-	}
-
-	for _, s := range services {
-		for i := 1; i < len(s.Addresses); i++ {
-			from := root(s.Addresses[i])
-			to := root(s.Addresses[0])
-			if from != to {
-				parent[from] = to
-			}
-		}
-	}
-
-	fails := map[netip.Addr]bool{}
-	for _, s := range services {
-		if len(s.Addresses) > 0 && !predicate(s) {
-			set := root(s.Addresses[0])
-			fails[set] = true
-		}
-	}
-
-	return func(addresses []netip.Addr) bool {
-		return len(addresses) == 0 || !fails[root(addresses[0])]
 	}
 }

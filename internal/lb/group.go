@@ -85,6 +85,22 @@ func (g *Groups) At(a netip.Addr) *Group {
 	return g.All[g.groupOf[i]]
 }
 
+// Agreeing returns a function that reports whether a predicate holds for all Services that stay in the group of one
+// Service. It takes the addresses of that Service.
+func (g *Groups) Agreeing(predicate func(*Service) bool) func(addresses []netip.Addr) bool {
+	differs := func(s *Service) bool { return !predicate(s) }
+	fails := map[*Group]bool{}
+	for _, group := range g.All {
+		if slices.ContainsFunc(group.Services, differs) {
+			fails[group] = true
+		}
+	}
+
+	return func(addresses []netip.Addr) bool {
+		return len(addresses) == 0 || !fails[g.At(addresses[0])]
+	}
+}
+
 // Form forms the groups of the Services that stay and of those that leave, both ordered by key. A group with the same
 // members as before stays the same pointer. It reports whether any group differs.
 func (g *Groups) Form(services []*Service, leaving []Leaving) (differs bool) {

@@ -44,6 +44,30 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// TestAgreeing checks that a group agrees only if all of its Services that stay do.
+func TestAgreeing(t *testing.T) {
+	address := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n}) }
+	service := func(name string, addresses ...byte) *Service {
+		s := &Service{Key: Key{Name: name}}
+		for _, n := range addresses {
+			s.Addresses = append(s.Addresses, address(n))
+		}
+		return s
+	}
+	services := []*Service{service("a", 1), service("b", 1, 2), service("no", 2, 3), service("z", 4), service("zz")}
+	var groups Groups
+	groups.Form(services, []Leaving{{Key: Key{Name: "no"}, Served: service("no", 4)}})
+	agree := groups.Agreeing(func(s *Service) bool { return s.Key.Name != "no" })
+	for n, want := range map[byte]bool{1: false, 2: false, 3: false, 4: true, 5: true} {
+		if got := agree([]netip.Addr{address(n)}); got != want {
+			t.Errorf("the Services of address %d agree: %t", n, got)
+		}
+	}
+	if !agree(nil) {
+		t.Error("a Service without addresses disagrees with itself")
+	}
+}
+
 // changed replaces or removes a Service, or lets one leave.
 func changed(random *rand.Rand, services []*Service, leaving []Leaving) ([]*Service, []Leaving) {
 	services, leaving = slices.Clone(services), slices.Clone(leaving)
