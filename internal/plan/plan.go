@@ -5,8 +5,7 @@
 // knows of single addresses. group.go plans a group from that: layer2.go by an election (election.go, ranking.go,
 // relay.go), bgp.go by the nodes that may advertise (advertisers.go), withhold.go without what must not be attracted
 // here, and filter.go and proxy.go what is let through. memory.go keeps the effects of groups, and join.go makes a
-// Plan of them. newcomers.go finds the new addresses,
-// and lost.go the nodes that do not answer.
+// Plan of them. newcomers.go finds the new addresses, and lost.go the nodes that do not answer.
 //
 // What this node does about an address that it wins, or may advertise:
 //
