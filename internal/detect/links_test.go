@@ -186,47 +186,6 @@ func TestFewShareLink(t *testing.T) {
 	}
 }
 
-// TestFewHearNodeBeside has three of many nodes on the clients' network, and the private port of one of them fail:
-// soon it ranks behind to all nodes alike, and is dead to none until its power fails too.
-func TestFewHearNodeBeside(t *testing.T) {
-	for _, n := range []int{12, 30} {
-		a := newTwoNetworks(n, 3, true, true)
-		first, others := a.nodes[0], a.nodes[1:]
-		a.gossips = false
-		a.cut = apart(first)
-		a.at(a.clock+6*time.Second, a.gossip)
-		a.run(500*ms, nil)
-		a.run(20*time.Second, func() {
-			for _, o := range others {
-				if m := o.member(first); m.Status != HoldDown || !m.OffPath {
-					t.Fatalf("%d nodes: to %s it is %+v", n, o.name, m)
-				}
-			}
-		})
-
-		first.stop()
-		isDead := func(o *node) bool { return o.member(first).Status == Dead }
-		sharing := a.nodes[1:3]
-		took, ok := a.within(time.Second, func() bool { return isDead(sharing[0]) && isDead(sharing[1]) })
-		t.Logf("%d nodes: dead to those that heard it after %v", n, took)
-		if !ok || took > 300*ms {
-			t.Errorf("%d nodes: dead to those that heard it after %v", n, took)
-		}
-		took, ok = a.within(2*time.Second, func() bool {
-			return !slices.ContainsFunc(others, func(o *node) bool { return !isDead(o) })
-		})
-		t.Logf("%d nodes: dead to all after %v more", n, took)
-		if !ok {
-			t.Errorf("%d nodes: not dead to all", n)
-		}
-		a.run(5*time.Second, func() {
-			if slices.ContainsFunc(others, func(o *node) bool { return !isDead(o) }) {
-				t.Fatalf("%d nodes: alive again", n)
-			}
-		})
-	}
-}
-
 // TestEveryClientsNetworkOfThree has every network of directed links befall the clients' network of three nodes, while
 // heartbeats between addresses go on: each address has one owner, and does not move to and fro. All is as before soon
 // after.
