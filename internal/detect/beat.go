@@ -16,7 +16,6 @@ func (d *Detector) sendHeartbeats(at time.Duration) {
 		return !p.listed
 	})
 	d.chooseWatchers(at)
-	d.noteOffPath(at)
 
 	d.heartbeats++
 	s := &d.dissemination

@@ -52,9 +52,8 @@ type Detector struct {
 	// watching has the peers that send heartbeats to this node, and a few that did recently.
 	watching []*peerState
 
-	// links are the Detectors of the other links. beside are claims about peers that are heard there alone.
-	links  []*Detector
-	beside []NodeClaim
+	// links are the Detectors of the other links.
+	links []*Detector
 
 	own           ownClaim
 	dissemination dissemination

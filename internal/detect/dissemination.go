@@ -164,9 +164,6 @@ func (d *Detector) piggyback(to *peerState, claims []NodeClaim) []NodeClaim {
 		claims = append(claims, to.NodeClaim)
 	}
 
-	room := min(len(d.beside), maxClaims-len(claims))
-	claims = append(claims, d.beside[:room]...)
-
 	s := &d.dissemination
 	for range min(len(s.fresh), maxPiggybacked, maxClaims-len(claims)) {
 		id := s.fresh[0]

@@ -34,8 +34,6 @@ type peerState struct {
 	isWatcher bool
 	// followsLinks reports whether this Detector follows the verdict of the other links.
 	followsLinks bool
-	// besideAt is when another node last heard the peer on another link, as that node says.
-	besideAt time.Duration
 
 	allowance
 	carriers

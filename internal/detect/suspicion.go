@@ -250,9 +250,6 @@ func (d *Detector) answerQuery(at time.Duration, to, about *peerState) {
 func (d *Detector) handleReply(at time.Duration, from, about *peerState, c NodeClaim) {
 	s := about.suspicion
 	if s == nil {
-		if c.Status == replyHeard {
-			about.receiveBeside(at, c)
-		}
 		return
 	}
 	if c.Status != replyHeard {

@@ -1,7 +1,6 @@
 package detect
 
 import (
-	"maps"
 	"slices"
 	"time"
 )
@@ -39,9 +38,6 @@ type Member struct {
 	Deaths int
 	// Silent reports whether the node counts as alive and this node does not hear it.
 	Silent bool
-	// OffPath reports whether the node is dead on the network between the nodes' addresses, and alive on another
-	// link: it counts as held down, and pods on it cannot be reached.
-	OffPath bool
 }
 
 // View is what is known at one moment.
@@ -76,9 +72,9 @@ type NodeSets struct {
 	Alive map[string]bool
 	// HeldDown nodes are alive and were dead recently. SpeakerDown nodes are without their speakers: see Status.
 	HeldDown, SpeakerDown map[string]bool
-	// Left nodes said goodbye, and Dead nodes did not. Silent nodes are alive and not heard at this moment, OffPath
-	// nodes heard on another link alone: see Member.
-	Left, Dead, Silent, OffPath map[string]bool
+	// Left nodes said goodbye, and Dead nodes did not. Silent nodes are alive and not heard at this moment: see
+	// Member.
+	Left, Dead, Silent map[string]bool
 }
 
 // Sets sorts the members into sets.
@@ -91,7 +87,6 @@ func (v View) Sets() NodeSets {
 		Left:        map[string]bool{},
 		Dead:        map[string]bool{},
 		Silent:      map[string]bool{},
-		OffPath:     map[string]bool{},
 	}
 	for _, m := range v.Members {
 		sets.add(m)
@@ -100,25 +95,10 @@ func (v View) Sets() NodeSets {
 	return sets
 }
 
-// OnPath returns the nodes of Alive except OffPath: kube-proxy reaches the pods on these.
-func (s *NodeSets) OnPath() map[string]bool {
-	if len(s.OffPath) == 0 {
-		return s.Alive // the usual case
-	}
-
-	out := maps.Clone(s.Alive)
-	maps.DeleteFunc(out, func(name string, _ bool) bool { return s.OffPath[name] })
-
-	return out
-}
-
 // add adds a member to its sets.
 func (s *NodeSets) add(m Member) {
 	if m.Silent {
 		s.Silent[m.Name] = true
-	}
-	if m.OffPath {
-		s.OffPath[m.Name] = true
 	}
 
 	switch m.Status {
@@ -179,14 +159,10 @@ func (d *Detector) members(at time.Duration) []Member {
 	hasRecentDeath := d.hasRecentDeath(at)
 	for _, p := range d.ring {
 		status := d.status(at, p)
-		isOffPath := d.isOffPath(at, p)
-		if isOffPath {
-			status = HoldDown
-		}
 		isBlocked := p.isBlocked(at, status)
 		isSuspect := p.suspicion != nil
 		isSilent := isSuspect && (hasRecentDeath || at-p.suspicion.startedAt > verdictTime)
-		isSilent = isSilent || isOffPath || d.isOnLinksAlone(at, p)
+		isSilent = isSilent || d.isOnLinksAlone(at, p)
 		member := Member{
 			Name:          p.name,
 			Status:        status,
@@ -196,7 +172,6 @@ func (d *Detector) members(at time.Duration) []Member {
 			GossipBlocked: p.isGossipBlocked(at),
 			Deaths:        int(p.Deaths),
 			Silent:        status.Living() && isSilent,
-			OffPath:       isOffPath,
 		}
 		out = append(out, member)
 	}

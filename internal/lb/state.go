@@ -97,7 +97,7 @@ type Here struct {
 	// Unserved are Services with externalTrafficPolicy Local whose endpoints on this node kube-proxy does not serve
 	// yet.
 	Unserved map[Key]bool
-	// Hears has the nodes whose speakers are alive on the network between the nodes, as heartbeats alone tell.
+	// Hears has the nodes whose speakers are alive, as heartbeats alone tell.
 	Hears map[string]bool
 	// HearsBadly: few heartbeats of others arrive, and the fault is this node's own.
 	HearsBadly bool

@@ -173,17 +173,13 @@ func (p *prober) update(at time.Time) {
 	}
 }
 
-// missedNodes returns the nodes whose speakers do not count as alive on the network between the nodes' addresses, and
-// why.
+// missedNodes returns the nodes whose speakers do not count as alive, and why.
 func (p *prober) missedNodes() map[string]cause {
 	view := p.known.View
 	missed := map[string]cause{}
 	for node := range p.known.Speakers {
 		switch {
-		case node == p.reach.node:
-		case view.OffPath[node]:
-			missed[node] = unexplained // kube-proxies send over the network on which it is dead
-		case view.Alive[node]:
+		case node == p.reach.node || view.Alive[node]:
 		case view.Left[node] || p.formerSpeakerDown[node]:
 			missed[node] = explained
 		case view.Dead[node]:

@@ -35,31 +35,6 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// A node that other links alone show alive is missed as a dead node is: kube-proxies reach nothing there. Its kernel is
-// asked, its silence is written, and of two nodes it has the other one cut off.
-func TestOffPath(t *testing.T) {
-	p := newProber(Config{
-		Node: node("a"), Cluster: twoNodes{}, Log: quiet, Changed: func() {}, SilenceChanged: func() {},
-		KickProbe: func() {},
-	})
-	view := detect.View{Members: []detect.Member{
-		{Name: "a", Status: detect.Alive},
-		{Name: "b", Status: detect.HoldDown, OffPath: true, Silent: true},
-	}}.Sets()
-	if !view.Alive["b"] || !view.HeldDown["b"] || view.OnPath()["b"] || !view.OnPath()["a"] {
-		t.Errorf("the sets are %+v", view)
-	}
-	p.set(time.Now(), Known{View: view, Speakers: twoNodes{}.speakers()})
-	if len(p.dueKernels(time.Now())["b"]) == 0 {
-		t.Error("its kernel is not asked")
-	}
-	p.reach.missed.record(time.Now(), "b", false)
-	s := p.Silence(false)
-	if len(s.Unreachable) != 1 || s.Unreachable[0].Node != "b" || !s.CutOff {
-		t.Errorf("silence: %+v", s)
-	}
-}
-
 var quiet = slog.New(slog.DiscardHandler)
 
 func node(name string) lb.Object { return lb.Object{Kind: "Node", Name: name} }

@@ -228,7 +228,7 @@ func (w *Loop) complete(
 	}
 
 	last := w.last.Load()
-	s.Here.Hears = view.OnPath()
+	s.Here.Hears = view.Alive
 	s.Here.HearsBadly = live.HearsBadly
 	s.Here.GivenUp = live.GivenUp
 	s.Here.PathFails = live.PathFails
