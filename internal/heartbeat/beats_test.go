@@ -126,7 +126,7 @@ func TestBeatsWait(t *testing.T) {
 			// waits reports whether the thread sleeps on, with a packet or two that it may read.
 			waits := func(d time.Duration) bool {
 				began := boottime()
-				a.sockets.wait(d, true, a.detector.HasSuspect(), true)
+				a.wait(d, true)
 				return boottime()-began >= d
 			}
 			hears := func() bool {
@@ -139,7 +139,7 @@ func TestBeatsWait(t *testing.T) {
 					s.sendNow(detect.Packet{})
 				}
 				a.step()
-				b.look()
+				b.wait(0, true)
 				b.step()
 				return waits(ms) && hears()
 			})
@@ -243,7 +243,7 @@ func TestBatches(t *testing.T) {
 			s.queue(detect.Packet{Heartbeat: true})
 		}
 		s.sockets.out.flush()
-		a.look()
+		a.wait(0, true)
 		if a.receive(); a.read != 2*sent || a.drainedAt == 0 {
 			t.Errorf("%d datagrams are read at once, want all %d", a.read, 2*sent)
 		}

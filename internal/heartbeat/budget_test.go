@@ -319,11 +319,6 @@ func newTestThread(t *testing.T, self Peer, peers []Peer, timers detect.Timers) 
 	return th
 }
 
-// look finds out what waits to be read.
-func (t *beatThread) look() {
-	t.sockets.wait(0, t.read < t.readLimit, false, t.refusalsRead < maxRefusals)
-}
-
 // steady is a thread that the test drives, with n peers in its own process that do not answer it but
 // have their packets read by it.
 func steady(t *testing.T, n int) (step func()) {
@@ -342,7 +337,7 @@ func steady(t *testing.T, n int) (step func()) {
 		for _, th := range threads {
 			th.step()
 			th.accountCPU()
-			th.sockets.wait(0, true, true, true)
+			th.wait(0, true)
 		}
 	}
 	for range 1000 {

@@ -65,7 +65,7 @@ func TestLinkStepAllocates(t *testing.T) {
 		step := func() {
 			for _, th := range threads {
 				th.step()
-				th.sockets.wait(0, true, true, true)
+				th.wait(0, true)
 			}
 		}
 		nstest.Until(t, within, "both hear each other", func() bool {

@@ -38,15 +38,6 @@ func (t *beatThread) stepNodePath() {
 	}
 }
 
-// watchNodePath has frames on the link of this node's address wake the thread, while they carry its packets.
-func (t *beatThread) watchNodePath() {
-	l := t.nodePath
-	if l != nil {
-		isWanted := t.detector.UsesFrames() && l.read < t.frameLimit()
-		t.sockets.watch(nodePathFile, l.fd, unix.EPOLLIN, isWanted)
-	}
-}
-
 // queueAsFrame adds a packet that went as a datagram to the frames to send, if its receiver needs it so.
 func (t *beatThread) queueAsFrame(p *detect.Packet) {
 	l := t.nodePath

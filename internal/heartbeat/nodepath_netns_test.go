@@ -42,33 +42,48 @@ func TestBlockedPort(t *testing.T) {
 	})
 }
 
+// nodePathEnds are two threads that the test drives. No route leads to the address that each has for the other, and
+// their addresses are on one link.
+func nodePathEnds(t *testing.T, timers detect.Timers) (threads [2]*beatThread) {
+	t.Helper()
+	self := nstest.Self(t)
+	nstest.Veth(t, self, "e0", self, "e1")
+	for i, name := range []string{"e0", "e1"} {
+		own := Peer{[]string{"a", "b"}[i], netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}), true}
+		other := Peer{[]string{"b", "a"}[i], netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), true}
+		threads[i] = newTestThread(t, own, []Peer{own, other}, timers)
+		link := linkOf(self, name)
+		link.Fast, link.NodePath = false, true
+		threads[i].enqueue(order{Links: []Link{link}})
+		t.Cleanup(func() { threads[i].setLinks(nil, nil) })
+	}
+	return threads
+}
+
+// meetByFrames drives two threads until the first has a session with the second.
+func meetByFrames(t *testing.T, threads [2]*beatThread) {
+	t.Helper()
+	nstest.Until(t, within, "a session by frames", func() bool {
+		for _, th := range threads {
+			th.step()
+			th.wait(0, true)
+		}
+		return threads[0].detector.LastHeard(detect.NodeIDOf("b")) != 0
+	})
+}
+
 // Frames on the link of the addresses wake the thread while they carry its packets, and allocate no more than
 // datagrams.
 func TestNodePathStepAllocates(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		self := nstest.Self(t)
-		nstest.Veth(t, self, "e0", self, "e1")
-		var threads [2]*beatThread
-		for i, name := range []string{"e0", "e1"} {
-			// No route leads to the address that each has for the other.
-			own := Peer{[]string{"a", "b"}[i], netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}), true}
-			other := Peer{[]string{"b", "a"}[i], netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), true}
-			timers := detect.Timers{Interval: time.Microsecond, Multiplier: 1000}
-			threads[i] = newTestThread(t, own, []Peer{own, other}, timers)
-			link := linkOf(self, name)
-			link.Fast, link.NodePath = false, true
-			threads[i].enqueue(order{Links: []Link{link}})
-			t.Cleanup(func() { threads[i].setLinks(nil, nil) })
-		}
+		threads := nodePathEnds(t, detect.Timers{Interval: time.Microsecond, Multiplier: 1000})
+		meetByFrames(t, threads)
 		step := func() {
 			for _, th := range threads {
 				th.step()
-				th.watchNodePath()
-				th.sockets.wait(0, true, true, true)
+				th.wait(0, true)
 			}
 		}
-		isHeard := func() bool { return threads[0].detector.LastHeard(detect.NodeIDOf("b")) != 0 }
-		nstest.Until(t, within, "a session by frames", func() bool { step(); return isHeard() })
 		for range 1000 {
 			step()
 		}
@@ -77,12 +92,34 @@ func TestNodePathStepAllocates(t *testing.T) {
 		}
 
 		threads[0].step()
-		threads[0].watchNodePath()
 		threads[1].step()
 		began := boottime()
-		threads[0].sockets.wait(time.Hour, true, true, true)
+		threads[0].wait(time.Hour, true)
 		if !threads[0].sockets.found[nodePathFile] {
 			t.Errorf("no frame woke the thread within %v", boottime()-began)
+		}
+	})
+}
+
+// While the speaker hangs, and between goodbyes, the thread reads nothing: no frame that waits ends its sleeps.
+//
+// Trap: the thread never sleeps, at a priority above all ordinary ones.
+func TestFrameDoesNotWakeThreadThatReadsNone(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const interval = 100 * ms
+		threads := nodePathEnds(t, detect.Timers{Interval: interval, Multiplier: 3})
+		meetByFrames(t, threads)
+		a, b := threads[0], threads[1]
+		before := b.detector.LastBeat()
+		nstest.Until(t, within, "a heartbeat", func() bool { b.step(); return b.detector.LastBeat() > before })
+		if !a.shared.isSpeakerHanging() || !a.detector.UsesFrames() {
+			t.Fatal("the speaker runs, or frames are not in use")
+		}
+		a.orders <- order{Leave: true} // wakes nothing, as enqueue would
+		began := boottime()
+		a.run()
+		if took, want := boottime()-began, interval+goodbyes*goodbyeInterval; took < want {
+			t.Errorf("the thread slept for %v, want %v", took, want)
 		}
 	})
 }

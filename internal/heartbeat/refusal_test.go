@@ -126,7 +126,7 @@ func TestForgedRefusals(t *testing.T) {
 				counts := func(what string, refused uint64, errors int) {
 					t.Helper()
 					nstest.Until(t, within, what, func() bool {
-						r.look()
+						r.wait(0, true)
 						r.receive()
 						return r.detector.Stats().Refused >= refused && r.refusalsRead >= errors
 					})
@@ -152,7 +152,7 @@ func TestForgedRefusals(t *testing.T) {
 				r.refusalsRead = 0
 				r.forge(t, port, nil, maxRefusals+100)
 				counts("as many as it may take", 2, maxRefusals)
-				r.look()
+				r.wait(0, true)
 				if r.receive(); r.refusalsRead > maxRefusals {
 					t.Errorf("it took %d errors, want %d", r.refusalsRead, maxRefusals)
 				}
@@ -163,7 +163,7 @@ func TestForgedRefusals(t *testing.T) {
 				r.datagram(t, prefix)
 				nstest.Until(t, within, "a datagram arrives behind many errors", func() bool {
 					r.read, r.refusalsRead = 0, 0
-					r.look()
+					r.wait(0, true)
 					r.receive()
 					return r.shared.rejected.Load() > 0
 				})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -106,15 +105,6 @@ func (s *sockets) close() {
 		}
 	}
 	s.waiter.close()
-}
-
-// wait returns after a time, when it is woken, or when there is something to read that the caller wants: datagrams,
-// routine heartbeats among them, or refusals.
-func (s *sockets) wait(d time.Duration, datagrams, routine, refusals bool) {
-	s.watch(urgentFile, s.urgent.fd, unix.EPOLLIN, datagrams)
-	s.watch(routineFile, s.routine.fd, unix.EPOLLIN, datagrams && routine)
-	s.watch(refusalsFile, s.out.fd, 0, refusals) // the kernel always reports errors
-	s.sleep(d)
 }
 
 // The types and codes of "port unreachable": RFC 792, and RFC 4443 section 3.1.

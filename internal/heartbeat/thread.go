@@ -119,15 +119,13 @@ func newBeatThread(c processSettings, s *sharedState, cpu *cpuBudget) (*beatThre
 func (t *beatThread) run() {
 	for !t.stopped {
 		if t.shared.isSpeakerHanging() {
-			t.sockets.wait(t.Interval, false, false, false) // the detector will find that it did not run
-			t.carryOutOrders()                              // an order to leave may come before the speaker runs again
+			t.wait(t.Interval, false) // the detector will find that it did not run
+			t.carryOutOrders()        // an order to leave may come before the speaker runs again
 			continue
 		}
 		t.step()
 		t.accountCPU()
-		t.watchNodePath()
-		sleep := t.nextDue() - boottime()
-		t.sockets.wait(sleep, t.read < t.readLimit, t.detector.HasSuspect(), t.refusalsRead < maxRefusals)
+		t.wait(t.nextDue()-boottime(), true)
 	}
 
 	for range goodbyes {
@@ -137,8 +135,26 @@ func (t *beatThread) run() {
 			l.detector.Leave(boottime())
 			t.sendFrames(l)
 		}
-		t.sockets.wait(goodbyeInterval, false, false, false)
+		t.wait(goodbyeInterval, false)
 	}
+}
+
+// wait returns after a time, or when the thread is woken. If the thread reads afterwards, it also returns when there is
+// something to read. It watches no file that is not read, which would end every sleep at once.
+func (t *beatThread) wait(d time.Duration, reads bool) {
+	s := t.sockets
+	datagrams := reads && t.read < t.readLimit
+	s.watch(urgentFile, s.urgent.fd, unix.EPOLLIN, datagrams)
+	s.watch(routineFile, s.routine.fd, unix.EPOLLIN, datagrams && t.detector.HasSuspect())
+	s.watch(refusalsFile, s.out.fd, 0, reads && t.refusalsRead < maxRefusals) // the kernel always reports errors
+
+	l := t.nodePath
+	if l != nil {
+		// At rest these are hellos, which can wait.
+		frames := reads && t.detector.UsesFrames() && l.read < t.frameLimit()
+		s.watch(nodePathFile, l.fd, unix.EPOLLIN, frames)
+	}
+	s.sleep(d)
 }
 
 // step reads what came, does what is due, and publishes what is known.
