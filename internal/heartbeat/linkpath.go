@@ -66,6 +66,8 @@ type farEnd struct {
 	linkEnd
 	// seenAt is when a hello or another frame last came from it.
 	seenAt time.Duration
+	// heardAt is when a frame last came from it, on the link of this node's address, that the detector accepted.
+	heardAt time.Duration
 }
 
 // timersOf returns the timers of the detector of a link.
@@ -276,7 +278,7 @@ func (t *beatThread) receiveFrame(at time.Duration, l *linkPath, frame []byte) {
 	case !isKnown:
 	case l.NodePath && f.isHello():
 	case l.NodePath:
-		l.detector.ReceiveFrame(at, f.packet)
+		t.receiveOnNodePath(at, f.packet)
 	case f.isHello():
 		l.detector.ReceiveHello(at, f.packet.From)
 	default:
@@ -303,10 +305,11 @@ func (t *beatThread) isFarEnd(at time.Duration, l *linkPath, id detect.NodeID, f
 	return true
 }
 
-// lastHeard returns when the known end of a node was last heard. Datagrams show nothing about it.
+// lastHeard returns when the known end of a node was last heard. Datagrams show nothing about it, and neither do
+// hellos, which can be sent again.
 func (l *linkPath) lastHeard(id detect.NodeID) time.Duration {
 	if l.NodePath {
-		return l.ends[id].seenAt
+		return l.ends[id].heardAt
 	}
 
 	return l.detector.LastHeard(id)

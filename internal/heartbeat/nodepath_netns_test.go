@@ -123,3 +123,38 @@ func TestFrameDoesNotWakeThreadThatReadsNone(t *testing.T) {
 		}
 	})
 }
+
+// A hello shows that an interface was there once, and any machine can send it again. Only frames with packets protect
+// an interface.
+//
+// Trap: a hello of a node's other interface, sent each second, has the frames of the node refused.
+func TestReplayedHelloOnNodePath(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		threads := nodePathEnds(t, detect.Timers{})
+		meetByFrames(t, threads)
+		a, b, id := threads[0], threads[1], detect.NodeIDOf("b")
+		l := a.nodePath
+		heard, end, other := a.detector.LastHeard(id), l.ends[id].linkEnd, linkEnd{macAddress{2, 9}, 9}
+		replay := func(at time.Duration, from linkEnd) {
+			hello := b.detector.Hello()
+			a.receiveFrame(at, l, sealFrame(b.frameSeals[0], nil, from, everyEnd, &hello))
+		}
+		replay(heard+replaceTime-ms, end)
+		replay(heard+replaceTime-ms, other)
+		if l.ends[id].linkEnd != end {
+			t.Error("a hello replaces an interface whose frames come")
+		}
+		for after := replaceTime; after <= 2*replaceTime; after += time.Second {
+			replay(heard+after, other)
+		}
+		if l.ends[id].linkEnd != other {
+			t.Error("hellos protect an interface whose frames do not come")
+		}
+
+		ping := detect.Packet{From: id, To: detect.NodeIDOf("a"), Boot: 1, Seq: 1, Hold: time.Second}
+		a.receiveFrame(heard+2*replaceTime+ms, l, sealFrame(b.frameSeals[0], nil, end, l.own(), &ping))
+		if l.ends[id].linkEnd != end {
+			t.Error("hellos of another interface have a node's frames refused")
+		}
+	})
+}
