@@ -47,6 +47,16 @@ func (d *Detector) AsFrame(p *Packet) bool {
 // UsesFrames reports whether frames are exchanged with any peer.
 func (d *Detector) UsesFrames() bool { return d.usesFrames }
 
+// LastFrame returns when a frame of a peer's present run last came, 0 for never. It may be a copy of a datagram.
+func (d *Detector) LastFrame(id NodeID) time.Duration {
+	p := d.peers[id]
+	if p == nil {
+		return 0
+	}
+
+	return p.frameAt
+}
+
 // noteCarrier notes by what a packet of the peer's present run came, which the other carrier may have brought before.
 func (p *peerState) noteCarrier(at time.Duration, packet Packet, isFrame bool) {
 	isRecent := packet.Boot == p.session.boot && packet.Seq+reorderedPackets >= p.session.seq

@@ -66,8 +66,6 @@ type farEnd struct {
 	linkEnd
 	// seenAt is when a hello or another frame last came from it.
 	seenAt time.Duration
-	// heardAt is when a frame last came from it, on the link of this node's address, that the detector accepted.
-	heardAt time.Duration
 }
 
 // timersOf returns the timers of the detector of a link.
@@ -278,7 +276,7 @@ func (t *beatThread) receiveFrame(at time.Duration, l *linkPath, frame []byte) {
 	case !isKnown:
 	case l.NodePath && f.isHello():
 	case l.NodePath:
-		t.receiveOnNodePath(at, f.packet)
+		l.detector.ReceiveFrame(at, f.packet)
 	case f.isHello():
 		l.detector.ReceiveHello(at, f.packet.From)
 	default:
@@ -309,7 +307,7 @@ func (t *beatThread) isFarEnd(at time.Duration, l *linkPath, id detect.NodeID, f
 // hellos, which can be sent again.
 func (l *linkPath) lastHeard(id detect.NodeID) time.Duration {
 	if l.NodePath {
-		return l.ends[id].heardAt
+		return l.detector.LastFrame(id)
 	}
 
 	return l.detector.LastHeard(id)

@@ -1,8 +1,6 @@
 package heartbeat
 
 import (
-	"time"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-lb/holdfast/internal/detect"
@@ -37,15 +35,6 @@ func (t *beatThread) stepNodePath() {
 	at := boottime()
 	if at >= l.helloAt {
 		t.sendHello(at, l)
-	}
-}
-
-// receiveOnNodePath takes a packet that came as a frame from the known end of a node.
-func (t *beatThread) receiveOnNodePath(at time.Duration, p detect.Packet) {
-	t.detector.ReceiveFrame(at, p)
-	isAccepted := t.detector.LastHeard(p.From) == at
-	if isAccepted {
-		t.nodePath.ends[p.From].heardAt = at
 	}
 }
 

@@ -158,3 +158,28 @@ func TestReplayedHelloOnNodePath(t *testing.T) {
 		}
 	})
 }
+
+// Where datagrams arrive one way, the peer's frames are copies of them, and protect its interface all the same.
+func TestCopiesProtectFarEnd(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		threads := nodePathEnds(t, detect.Timers{})
+		meetByFrames(t, threads)
+		a, b, id := threads[0], threads[1], detect.NodeIDOf("b")
+		l := a.nodePath
+		end, other := l.ends[id].linkEnd, linkEnd{macAddress{2, 9}, 9}
+		beat := b.detector.LastBeat()
+		nstest.Until(t, within, "a heartbeat", func() bool { b.step(); return b.detector.LastBeat() > beat })
+		at := boottime() + 2*replaceTime
+		p := detect.Packet{From: id, To: detect.NodeIDOf("a"), Boot: b.detector.Hello().Boot, Seq: 1 << 40, Hold: time.Second}
+		a.detector.Receive(at-ms, p) // the datagram
+		if a.detector.LastHeard(id) != at-ms {
+			t.Fatal("the datagram is not accepted")
+		}
+		a.receiveFrame(at, l, sealFrame(b.frameSeals[0], nil, end, l.own(), &p))
+		hello := b.detector.Hello()
+		a.receiveFrame(at+ms, l, sealFrame(b.frameSeals[0], nil, other, everyEnd, &hello))
+		if l.ends[id].linkEnd != end {
+			t.Error("a hello replaces an interface whose frames come")
+		}
+	})
+}
