@@ -28,12 +28,11 @@ func (s *syncer) releaseServices(ctx context.Context, d *syncRun) error {
 
 	marked := maps.Collect(s.compiler.Marked)
 	keys := slices.Collect(maps.Keys(marked))
-	s.clearings.Update(keys, d.state.Now, memo.Function[lb.Key, heldService, *serviceStatus]{
-		Inputs: func(key lb.Key) heldService { return marked[key] },
-		Keep:   func(h heldService) heldService { return h },
-		Equal:  func(a, b heldService) bool { return a == b },
-		Compute: func(_ lb.Key, h heldService, _ *memo.Clock) *serviceStatus {
-			return nextWrite(h, clearUpdate(h.Read(), s.options))
+	s.clearings.Update(keys, d.state.Now, memo.Function[lb.Key, *corev1.Service, *serviceStatus]{
+		Inputs: func(key lb.Key) *corev1.Service { return marked[key] },
+		Equal:  func(a, b *corev1.Service) bool { return a == b },
+		Compute: func(_ lb.Key, sv *corev1.Service, _ *memo.Clock) *serviceStatus {
+			return nextWrite(clearUpdate(sv, s.options))
 		},
 	})
 
@@ -50,8 +49,8 @@ func (s *syncer) releaseServices(ctx context.Context, d *syncRun) error {
 
 // clearService writes a step of clearing a Service, and reports the release of its addresses.
 func (s *syncer) clearService(ctx context.Context, status *serviceStatus) error {
-	sv := status.held.Read()
-	after, err := s.updateService(ctx, status.updateOf(sv))
+	sv := status.update.Service
+	after, err := s.updateService(ctx, status.update)
 	if err != nil || after == nil {
 		return err
 	}

@@ -55,14 +55,14 @@ func BenchmarkRun(b *testing.B) {
 			"one": func(i int) error {
 				key := lb.Key{Namespace: "default", Name: fmt.Sprintf("s%05d", i*7919%n)}
 				changed := k8s.ServiceUpdate{
-					Service: s.cluster.HeldServices().Of(key).Read(), Annotations: map[string]string{"n": fmt.Sprint(i)},
+					Service: s.cluster.Services().Of(key), Annotations: map[string]string{"n": fmt.Sprint(i)},
 				}
 				_, err := s.cluster.UpdateService(b.Context(), changed)
 				return err
 			},
 			"more": func(int) error {
 				server.put(b, loadBalancer(fmt.Sprintf("s%05d", more)))
-				for more++; s.cluster.HeldServices().Len() < more; {
+				for more++; s.cluster.Services().Len() < more; {
 					runtime.Gosched()
 				}
 				return nil

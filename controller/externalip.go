@@ -20,7 +20,7 @@ func (s *syncer) reportClosed(d *syncRun) {
 	for key, addresses := range closed {
 		text := lb.SomeOf(addresses)
 		s.closed[key] = text
-		service := d.objects.HeldServices.Of(key)
+		service := d.objects.ServicesByKey.Of(key)
 		if last[key] == text || service == nil {
 			continue
 		}

@@ -48,7 +48,7 @@ var (
 
 // metrics are the metrics of a syncer.
 type metrics struct {
-	listServices func() lb.Map[lb.Key, heldService]
+	listServices func() lb.Map[lb.Key, *corev1.Service]
 	// mu guards services, which has the results of the last scrape.
 	mu       sync.Mutex
 	services memo.Table[lb.Key, serviceObservation, serviceMetrics]
@@ -164,13 +164,13 @@ func collectSlices(r ipam.SliceResult, gauge gaugeFunc) {
 
 // serviceObservation is what the metrics of a Service depend on.
 type serviceObservation struct {
-	held       heldService
+	service    *corev1.Service
 	assignment *ipam.Assignment
 }
 
 // equal reports whether two observations are equal.
 func (o serviceObservation) equal(p serviceObservation) bool {
-	return o.held == p.held && o.assignment.Equal(p.assignment)
+	return o.service == p.service && o.assignment.Equal(p.assignment)
 }
 
 // keep returns a copy that shares no memory with the other assignments of its run.
@@ -201,9 +201,9 @@ func (m *metrics) serviceStates(
 	observed := make(map[lb.Key]serviceObservation, len(assignments))
 	keys := make([]lb.Key, 0, len(assignments))
 	for _, a := range assignments {
-		h, ok := services.Get(a.Key)
+		sv, ok := services.Get(a.Key)
 		if ok {
-			observed[a.Key] = serviceObservation{held: h, assignment: a}
+			observed[a.Key] = serviceObservation{service: sv, assignment: a}
 			keys = append(keys, a.Key)
 		}
 	}
@@ -244,7 +244,7 @@ func (m *metrics) serviceStates(
 
 // newServiceMetrics returns the state of a Service, as its conditions report it.
 func newServiceMetrics(_ lb.Key, o serviceObservation, _ *memo.Clock) (out serviceMetrics) {
-	sv, a := o.held.Read(), o.assignment
+	sv, a := o.service, o.assignment
 	if !hasAddressReasons[a.Reason] {
 		c := meta.FindStatusCondition(sv.Status.Conditions, v1beta1.ConditionAddressAssigned)
 		if c != nil && c.Status == metav1.ConditionFalse {

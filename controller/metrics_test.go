@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/daemon"
 	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/lb"
@@ -70,7 +69,7 @@ func TestUnannounced(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
 			Status:     corev1.ServiceStatus{Conditions: tt.conditions},
 		}
-		m := &metrics{listServices: holding(sv)}
+		m := &metrics{listServices: listing(sv)}
 		waits, got := m.serviceStates([]*ipam.Assignment{a, {Key: lb.Key{Name: "gone"}}})
 		ok := len(got) == len(tt.want) && len(waits) == 0
 		for _, w := range tt.want {
@@ -83,25 +82,12 @@ func TestUnannounced(t *testing.T) {
 	}
 }
 
-// plain is a Service that is held as it is. It counts how often it is read, where that is asked.
-type plain struct {
-	*corev1.Service
-	reads *int
-}
-
-func (p plain) Read() *corev1.Service {
-	if p.reads != nil {
-		*p.reads++
-	}
-	return p.Service
-}
-
-func holding(services ...*corev1.Service) func() lb.Map[lb.Key, config.Held[corev1.Service]] {
-	var m lb.Map[lb.Key, config.Held[corev1.Service]]
+func listing(services ...*corev1.Service) func() lb.Map[lb.Key, *corev1.Service] {
+	var m lb.Map[lb.Key, *corev1.Service]
 	for _, s := range services {
-		m = m.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, plain{Service: s})
+		m = m.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, s)
 	}
-	return func() lb.Map[lb.Key, config.Held[corev1.Service]] { return m }
+	return func() lb.Map[lb.Key, *corev1.Service] { return m }
 }
 
 // TestLooksAgain: a Service is read again only when it or its assignment changed.
@@ -122,10 +108,10 @@ func TestLooksAgain(t *testing.T) {
 		return &ipam.Assignment{Key: lb.Key{Name: "web"}, Reason: reason, Addresses: addresses}
 	}
 	m, reads := &metrics{}, 0
-	announced, withdrawn := plain{service("192.0.2.1=a"), &reads}, plain{service(""), &reads}
+	announced, withdrawn := service("192.0.2.1=a"), service("")
 	first, both, waiting := assigned(lb.Assigned, v4), assigned(lb.Assigned, v4, v6), assigned(lb.PoolExhausted)
 	for i, tt := range []struct {
-		held          plain
+		service       *corev1.Service
 		a             *ipam.Assignment
 		rows, waiting int
 		reads         int
@@ -133,10 +119,14 @@ func TestLooksAgain(t *testing.T) {
 		{announced, first, 0, 0, 1}, {announced, first, 0, 0, 1}, {withdrawn, first, 1, 0, 2}, {withdrawn, first, 1, 0, 2},
 		{announced, first, 0, 0, 3}, {announced, both, 1, 0, 4}, {announced, waiting, 0, 1, 5}, {announced, waiting, 0, 1, 5},
 	} {
-		m.listServices = func() lb.Map[lb.Key, config.Held[corev1.Service]] {
-			return lb.Map[lb.Key, config.Held[corev1.Service]]{}.Put(tt.a.Key, tt.held)
+		m.listServices = func() lb.Map[lb.Key, *corev1.Service] {
+			return lb.Map[lb.Key, *corev1.Service]{}.Put(tt.a.Key, tt.service)
 		}
+		before := m.services.Of(tt.a.Key)
 		waits, rows := m.serviceStates([]*ipam.Assignment{tt.a})
+		if m.services.Of(tt.a.Key) != before {
+			reads++
+		}
 		if len(rows) != tt.rows || len(waits) != tt.waiting || reads != tt.reads {
 			t.Errorf("look %d: %v, %v after %d reads, want %+v", i, waits, rows, reads, tt)
 		}
@@ -153,7 +143,7 @@ func TestUnannouncedIsBounded(t *testing.T) {
 		assignments = append(assignments,
 			&ipam.Assignment{Key: k, Reason: lb.Assigned, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
 	}
-	m := &metrics{listServices: holding(services...)}
+	m := &metrics{listServices: listing(services...)}
 	if _, rows := m.serviceStates(assignments); len(rows) != daemon.MaxNamed {
 		t.Errorf("%d series", len(rows))
 	}
@@ -187,7 +177,7 @@ func TestPendingAge(t *testing.T) {
 		add(lb.NoPool, metav1.ConditionTrue, 50*time.Second) // it has just lost its address
 		add(lb.NoPool, "", 0)                                // it is new
 		add(lb.AddressKept, metav1.ConditionFalse, time.Hour)
-		m := &metrics{listServices: holding(list...)}
+		m := &metrics{listServices: listing(list...)}
 		m.last.Store(last)
 		time.Sleep(time.Second)
 		want := `# HELP holdfast_service_pending_seconds How long the Service that has waited longest for an address has waited, by reason.

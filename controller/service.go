@@ -64,7 +64,7 @@ func (s *syncer) remind(d *syncRun) {
 		isDue := d.state.Now.Sub(last) >= remindInterval
 		if isDue {
 			c := assignedCondition(a)
-			s.reportService(d.objects.HeldServices.Of(svc.Key), false, lb.Reason(c.Reason), c.Message)
+			s.reportService(d.objects.ServicesByKey.Of(svc.Key), false, lb.Reason(c.Reason), c.Message)
 			last = d.state.Now
 		}
 
@@ -74,7 +74,7 @@ func (s *syncer) remind(d *syncRun) {
 
 // writeService writes a Service, and sends Events about the conditions that changed, unless they were refused.
 func (s *syncer) writeService(ctx context.Context, status *serviceStatus) error {
-	after, err := s.updateService(ctx, status.updateOf(status.held.Read()))
+	after, err := s.updateService(ctx, status.update)
 	if err != nil || after == nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *syncer) writeService(ctx context.Context, status *serviceStatus) error 
 		}
 
 		isGood := e.Status == metav1.ConditionTrue && e.Reason != string(lb.AddressKept)
-		s.reportService(status.held, isGood, lb.Reason(e.Reason), e.Message)
+		s.reportService(status.update.Service, isGood, lb.Reason(e.Reason), e.Message)
 	}
 
 	return nil
@@ -132,7 +132,7 @@ func (s *syncer) updateService(ctx context.Context, u k8s.ServiceUpdate) (*corev
 }
 
 // reportService sends an Event on a Service, and logs it.
-func (s *syncer) reportService(sv metav1.Object, isGood bool, reason lb.Reason, message string) {
+func (s *syncer) reportService(sv *corev1.Service, isGood bool, reason lb.Reason, message string) {
 	key := config.KeyOf(sv)
 	s.cluster.Event(config.ServiceObject(key), sv.GetUID(), isGood, reason, message)
 	s.log.Info("service", "service", key, "reason", reason, "message", message)

@@ -14,9 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// heldService is a Service in its compact form.
-type heldService = config.Held[corev1.Service]
-
 // serviceInputs are what the status of a Service depends on, beside the options of the process.
 type serviceInputs struct {
 	serviceFacts
@@ -33,7 +30,7 @@ type serviceInputs struct {
 // serviceFacts are the inputs that are compared as values. Objects never change in place.
 type serviceFacts struct {
 	compiled *lb.Service
-	held     heldService
+	service  *corev1.Service
 	// areNodesUnknown reports whether it is not known yet which nodes filter.
 	areNodesUnknown bool
 }
@@ -58,8 +55,6 @@ func areEqual[T comparable](a, b *T) bool {
 
 // serviceStatus is the next write to a Service.
 type serviceStatus struct {
-	held heldService
-	// update has no Service: the decoded one is ten times as large.
 	update k8s.ServiceUpdate
 	// events are sent after the write.
 	events []serviceEvent
@@ -98,14 +93,14 @@ func (d *syncRun) frontendsOfServices() map[lb.Key][]lb.Frontend {
 	return out
 }
 
-// heldServices returns the objects of the compiled Services, in their order.
-func (d *syncRun) heldServices() []heldService {
+// serviceObjects returns the objects of the compiled Services, in their order.
+func (d *syncRun) serviceObjects() []*corev1.Service {
 	services := d.state.Services
-	out := make([]heldService, 0, len(services))
-	for key, h := range d.objects.HeldServices.All() {
+	out := make([]*corev1.Service, 0, len(services))
+	for key, sv := range d.objects.ServicesByKey.All() {
 		isCompiled := len(out) < len(services) && services[len(out)].Key == key
 		if isCompiled {
-			out = append(out, h)
+			out = append(out, sv)
 		}
 	}
 
@@ -116,8 +111,8 @@ func (d *syncRun) heldServices() []heldService {
 func (s *syncer) serviceInputs(d *syncRun) func(*lb.Service) serviceInputs {
 	areNodesUnknown := !s.speakers.unfiltered.isKnown && s.options.Filters()
 	problems, frontends := d.problemsOfServices(), d.frontendsOfServices()
-	held := d.heldServices()
-	index := make(map[*lb.Service]int, len(held))
+	objects := d.serviceObjects()
+	index := make(map[*lb.Service]int, len(objects))
 	for i, svc := range d.state.Services {
 		index[svc] = i
 	}
@@ -127,7 +122,7 @@ func (s *syncer) serviceInputs(d *syncRun) func(*lb.Service) serviceInputs {
 		in := serviceInputs{
 			serviceFacts: serviceFacts{
 				compiled:        svc,
-				held:            held[i],
+				service:         objects[i],
 				areNodesUnknown: areNodesUnknown,
 			},
 			assignment: d.result.Assignments[i],
@@ -155,28 +150,19 @@ func (in serviceInputs) keep() serviceInputs {
 
 // status returns the next write to the Service; nil if the Service is as desired.
 func (in serviceInputs) status(options config.Options) *serviceStatus {
-	sv := in.held.Read()
-	status := nextWrite(in.held, in.update(sv, options))
+	status := nextWrite(in.update(in.service, options))
 	if status != nil {
-		status.events = serviceEvents(sv, status.update)
+		status.events = serviceEvents(in.service, status.update)
 	}
 	return status
 }
 
 // nextWrite returns the write of an update, without Events; nil if there is nothing to write.
-func nextWrite(h heldService, update k8s.ServiceUpdate) *serviceStatus {
+func nextWrite(update k8s.ServiceUpdate) *serviceStatus {
 	if update.IsDone() {
 		return nil
 	}
-	update.Service = nil
-	return &serviceStatus{held: h, update: update}
-}
-
-// updateOf returns the update of the decoded Service.
-func (s *serviceStatus) updateOf(sv *corev1.Service) k8s.ServiceUpdate {
-	update := s.update
-	update.Service = sv
-	return update
+	return &serviceStatus{update: update}
 }
 
 // serviceEvents returns the Events about the conditions that an update changes.

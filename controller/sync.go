@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/memo"
 	"github.com/holdfast-lb/holdfast/internal/plan"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // syncer assigns addresses: each run reads, decides and writes.
@@ -38,7 +39,7 @@ type syncer struct {
 	// statuses has the next write to each Service that is ours, and clearings to each Service that is not and must lose
 	// something; nil for none.
 	statuses  memo.Table[*lb.Service, serviceInputs, *serviceStatus]
-	clearings memo.Table[lb.Key, heldService, *serviceStatus]
+	clearings memo.Table[lb.Key, *corev1.Service, *serviceStatus]
 
 	// reminded has the time of the last Event of each pending Service, by its UID.
 	reminded map[string]time.Time
@@ -53,7 +54,7 @@ type syncer struct {
 // newSyncer returns a syncer that writes to cluster.
 func newSyncer(cluster *k8s.Cluster, options config.Options, log *slog.Logger) *syncer {
 	s := &syncer{
-		metrics: metrics{listServices: cluster.HeldServices},
+		metrics: metrics{listServices: cluster.Services},
 		cluster: cluster,
 		options: options,
 		log:     log,
@@ -206,7 +207,7 @@ func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
 		s.speakers = speakerView{}
 		s.statuses = memo.Table[*lb.Service, serviceInputs, *serviceStatus]{}
-		s.clearings = memo.Table[lb.Key, heldService, *serviceStatus]{}
+		s.clearings = memo.Table[lb.Key, *corev1.Service, *serviceStatus]{}
 		s.closed = nil
 		s.invalidSlices = nil
 		s.last.Store(nil)

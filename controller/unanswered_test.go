@@ -29,11 +29,11 @@ const floatingPath = "/apis/holdfast.dev/v1beta1/namespaces/other/floatingips"
 // ask makes the controller see that a Service asks for an address, and nothing else that has happened.
 func ask(t *testing.T, s *syncer, name, address string) {
 	t.Helper()
-	for key, h := range s.cluster.HeldServices().All() {
+	for key, sv := range s.cluster.Services().All() {
 		if key.Name != name {
 			continue
 		}
-		asks := k8s.ServiceUpdate{Service: h.Read(), Annotations: map[string]string{config.AnnotationAddresses: address}}
+		asks := k8s.ServiceUpdate{Service: sv, Annotations: map[string]string{config.AnnotationAddresses: address}}
 		_, err := s.cluster.UpdateService(t.Context(), asks)
 		must(t, err)
 	}

@@ -87,7 +87,7 @@ func (opt Options) Served(o *corev1.Service, all []*discoveryv1.EndpointSlice) l
 
 	var endpoints endpointList
 	for _, slice := range all {
-		endpoints = append(endpoints, new(opt.compileEndpoints(KeyOf(slice), heldSlice{slice})))
+		endpoints = append(endpoints, new(opt.compileEndpoints(KeyOf(slice), slice)))
 	}
 
 	opt.setBackends(&out, o, endpoints)

@@ -24,7 +24,7 @@ type Compiler struct {
 	// again if its pointer differs: an informer replaces an object and never changes it. Resource versions would not do,
 	// because etcd repeats them after it was restored.
 	nodes    memo.Map[lb.Key, *corev1.Node, lb.Node]
-	slices   memo.Map[lb.Key, Held[discoveryv1.EndpointSlice], sliceEndpoints]
+	slices   memo.Map[lb.Key, *discoveryv1.EndpointSlice, sliceEndpoints]
 	services memo.Map[lb.Key, *serviceObjects, compiledService]
 	// admin remembers what the administrator's objects say together. version counts the differences of what Services
 	// read of it.
@@ -37,9 +37,9 @@ type Compiler struct {
 	starts     memo.Table[lb.Key, targetObjects, []lb.Start]
 	readyPorts memo.Table[lb.Key, targetObjects, []readyPort]
 
-	// nodesByName are the nodes of the last run, held its Services, and objects the objects of each Service.
+	// nodesByName are the nodes of the last run, watched its Services, and objects the objects of each Service.
 	nodesByName map[string]lb.Node
-	held        lb.Map[lb.Key, Held[corev1.Service]]
+	watched     lb.Map[lb.Key, *corev1.Service]
 	objects     lb.Map[lb.Key, *serviceObjects]
 	// last are the Services of the last State.
 	last []*lb.Service
@@ -48,7 +48,7 @@ type Compiler struct {
 // serviceObjects are the objects of one Service. They never change.
 type serviceObjects struct {
 	// service is nil if there are only endpoints.
-	service   Held[corev1.Service]
+	service   *corev1.Service
 	endpoints endpointList
 }
 
@@ -103,8 +103,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 // readNodes reads the nodes that changed. The result stays the same map unless a compiled node differs: most changes of
 // a Node are heartbeats, and change nothing that is compiled.
 func (c *Compiler) readNodes(o Objects, opt Options) map[string]lb.Node {
-	hold := func(n *corev1.Node) *corev1.Node { return n }
-	changes := c.nodes.Update(heldOf(o.Nodes, hold, o.HeldNodes), memo.EntryFunction[lb.Key, *corev1.Node, lb.Node]{
+	changes := c.nodes.Update(byKey(o.Nodes, o.NodesByKey), memo.EntryFunction[lb.Key, *corev1.Node, lb.Node]{
 		Compute: opt.compileNode,
 		Reuse:   reuse[*lb.Node],
 	})
@@ -149,9 +148,8 @@ func (c *Compiler) readObjects(o Objects, opt Options) {
 		return changed[key]
 	}
 
-	hold := func(s *discoveryv1.EndpointSlice) Held[discoveryv1.EndpointSlice] { return heldSlice{s} }
-	all := heldOf(o.EndpointSlices, hold, o.HeldSlices)
-	read := memo.EntryFunction[lb.Key, Held[discoveryv1.EndpointSlice], sliceEndpoints]{Compute: opt.compileEndpoints}
+	all := byKey(o.EndpointSlices, o.SlicesByKey)
+	read := memo.EntryFunction[lb.Key, *discoveryv1.EndpointSlice, sliceEndpoints]{Compute: opt.compileEndpoints}
 	for _, slice := range c.slices.Update(all, read) {
 		if slice.Before != nil {
 			objects := change(slice.Before.service)
@@ -164,10 +162,9 @@ func (c *Compiler) readObjects(o Objects, opt Options) {
 		}
 	}
 
-	holdService := func(s *corev1.Service) Held[corev1.Service] { return heldService{s} }
-	before := c.held
-	c.held = heldOf(o.Services, holdService, o.HeldServices)
-	before.Changes(c.held, func(key lb.Key, _, s Held[corev1.Service], _, _ bool) {
+	before := c.watched
+	c.watched = byKey(o.Services, o.ServicesByKey)
+	before.Changes(c.watched, func(key lb.Key, _, s *corev1.Service, _, _ bool) {
 		change(key).service = s
 	})
 
@@ -195,15 +192,18 @@ func (c *Compiler) readServices(opt Options, admin *adminConfig) {
 	})
 }
 
-// heldOf returns the objects of a list or, if that is empty, the held ones.
-func heldOf[O metav1.Object, H comparable](list []O, hold func(O) H, held lb.Map[lb.Key, H]) lb.Map[lb.Key, H] {
+// byKey returns the objects of a list by key or, if that is empty, the given map.
+func byKey[T interface {
+	comparable
+	metav1.Object
+}](list []T, otherwise lb.Map[lb.Key, T]) lb.Map[lb.Key, T] {
 	if len(list) == 0 {
-		return held
+		return otherwise
 	}
 
-	all := make(map[lb.Key]H, len(list))
+	all := make(map[lb.Key]T, len(list))
 	for _, o := range list {
-		all[KeyOf(o)] = hold(o)
+		all[KeyOf(o)] = o
 	}
 
 	return lb.MapOf(all)

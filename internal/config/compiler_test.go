@@ -134,7 +134,7 @@ func TestCompilerHistory(t *testing.T) {
 		objects := func() Objects {
 			o := v.Objects
 			for _, s := range o.EndpointSlices {
-				o.HeldSlices = o.HeldSlices.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, heldSlice{s})
+				o.SlicesByKey = o.SlicesByKey.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, s)
 			}
 			if seed%4 > 1 {
 				o.EndpointSlices = nil
@@ -167,7 +167,7 @@ func TestCompilerHistory(t *testing.T) {
 		other.Compile(v.Objects, options)
 		kept := func(c *Compiler) []int {
 			return []int{
-				c.nodes.Results().Len(), len(c.nodesByName), c.held.Len(), c.objects.Len(), c.services.Results().Len(),
+				c.nodes.Results().Len(), len(c.nodesByName), c.watched.Len(), c.objects.Len(), c.services.Results().Len(),
 				c.slices.Results().Len(), len(c.last),
 			}
 		}

@@ -41,11 +41,11 @@ type Objects struct {
 	EndpointSlices    []*discoveryv1.EndpointSlice
 	Nodes             []*corev1.Node
 
-	// HeldServices, HeldSlices and HeldNodes replace Services, EndpointSlices and Nodes in a daemon, which holds its
-	// objects in maps.
-	HeldServices lb.Map[lb.Key, Held[corev1.Service]]
-	HeldSlices   lb.Map[lb.Key, Held[discoveryv1.EndpointSlice]]
-	HeldNodes    lb.Map[lb.Key, *corev1.Node]
+	// ServicesByKey, SlicesByKey and NodesByKey replace Services, EndpointSlices and Nodes in a daemon, whose objects
+	// are in maps. Informers share these objects: they must not be changed.
+	ServicesByKey lb.Map[lb.Key, *corev1.Service]
+	SlicesByKey   lb.Map[lb.Key, *discoveryv1.EndpointSlice]
+	NodesByKey    lb.Map[lb.Key, *corev1.Node]
 
 	// EgressPods are pods that may send from an address of a Service. A speaker has only pods of its node.
 	EgressPods []*corev1.Pod

@@ -89,7 +89,7 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 			shuffled(r, o.Pools), shuffled(r, o.PoolMemories), shuffled(r, o.EgressAllocations),
 			shuffled(r, o.FloatingIPs), shuffled(r, o.L2Advertisements), shuffled(r, o.BGPAdvertisements),
 			shuffled(r, o.Peers), shuffled(r, o.BFDProfiles), shuffled(r, o.Communities), shuffled(r, o.Services),
-			shuffled(r, o.EndpointSlices), shuffled(r, o.Nodes), o.HeldServices, o.HeldSlices, o.HeldNodes,
+			shuffled(r, o.EndpointSlices), shuffled(r, o.Nodes), o.ServicesByKey, o.SlicesByKey, o.NodesByKey,
 			shuffled(r, o.EgressPods), shuffled(r, o.Namespaces), shuffled(r, o.Secrets), o.SecretNamespace,
 			shuffled(r, o.ServiceCIDRs), shuffled(r, o.NetworkAddresses),
 		}, served())

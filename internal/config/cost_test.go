@@ -66,12 +66,12 @@ func (t *town) putSlice(i, node int) {
 	name := fmt.Sprintf("n%04d", node%townNodes)
 	e := discoveryv1.Endpoint{Addresses: []string{"10.244.0.1"}, NodeName: &name}
 	s := sliceObject(fmt.Sprintf("s%05d", i), e)
-	t.HeldSlices = t.HeldSlices.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, heldSlice{s})
+	t.SlicesByKey = t.SlicesByKey.Put(lb.Key{Namespace: s.Namespace, Name: s.Name}, s)
 }
 
 func (t *town) putNode(i int, label string) {
 	n := nodeObject(fmt.Sprintf("n%04d", i), label, fmt.Sprintf("172.30.%d.%d", i/250, 1+i%250))
-	t.HeldNodes = t.HeldNodes.Put(KeyOf(n), n)
+	t.NodesByKey = t.NodesByKey.Put(KeyOf(n), n)
 }
 
 func (t *town) putService(i int) {
@@ -80,7 +80,7 @@ func (t *town) putService(i int) {
 	if t.annotate != nil {
 		t.annotate(i, s)
 	}
-	t.HeldServices = t.HeldServices.Put(KeyOf(s), heldService{s})
+	t.ServicesByKey = t.ServicesByKey.Put(KeyOf(s), s)
 }
 
 // first measures the first run, and what a Compiler keeps after it.
@@ -132,7 +132,7 @@ func (t *town) changes(b *testing.B, options Options) {
 			if i%2 == 0 {
 				t.putService(townServices)
 			} else {
-				t.HeldServices = t.HeldServices.Without(lb.Key{Namespace: "default", Name: fmt.Sprintf("s%05d", townServices)})
+				t.ServicesByKey = t.ServicesByKey.Without(lb.Key{Namespace: "default", Name: fmt.Sprintf("s%05d", townServices)})
 			}
 		}},
 	} {

@@ -14,7 +14,7 @@ import (
 
 // sliceEndpoints has the endpoints of one EndpointSlice of a Service.
 type sliceEndpoints struct {
-	slice   Held[discoveryv1.EndpointSlice]
+	slice   *discoveryv1.EndpointSlice
 	service lb.Key
 	// ready are the nodes with a ready endpoint. They contain "" if an endpoint has no node.
 	ready lb.Names
@@ -98,13 +98,12 @@ func readinessElsewhere(c discoveryv1.EndpointConditions) readiness {
 }
 
 // compileEndpoints reads one slice.
-func (opt Options) compileEndpoints(_ lb.Key, h Held[discoveryv1.EndpointSlice]) sliceEndpoints {
-	slice := h.Read()
+func (opt Options) compileEndpoints(_ lb.Key, slice *discoveryv1.EndpointSlice) sliceEndpoints {
 	key := ServiceOf(slice)
 
 	isForKubeProxy := !opt.OtherDataPath && key != opt.Proxy.Service
 	e := sliceEndpoints{
-		slice:     h,
+		slice:     slice,
 		service:   key,
 		families:  familyOf(slice),
 		ports:     unique.Make(portNames(slice)),
@@ -222,7 +221,7 @@ func ServiceOf(s *discoveryv1.EndpointSlice) lb.Key {
 // readSlices returns the EndpointSlices of a Service.
 func (l endpointList) readSlices() (all []*discoveryv1.EndpointSlice) {
 	for _, e := range l {
-		all = append(all, e.slice.Read())
+		all = append(all, e.slice)
 	}
 	return all
 }

@@ -44,7 +44,7 @@ func TestLostEndpoints(t *testing.T) {
 	other.Spec.Type = corev1.ServiceTypeClusterIP
 	var o Objects
 	for _, s := range []*corev1.Service{serviceObject("a"), serviceObject("b"), other} {
-		o.HeldServices = o.HeldServices.Put(KeyOf(s), heldService{s})
+		o.ServicesByKey = o.ServicesByKey.Put(KeyOf(s), s)
 	}
 	for i, s := range []*discoveryv1.EndpointSlice{
 		slice("a", endpoint("dead", false, "10.0.0.1"), endpoint("dead", true, "10.0.0.2"),
@@ -57,7 +57,7 @@ func TestLostEndpoints(t *testing.T) {
 		slice("other", endpoint("live", true, "10.0.0.8")),
 		slice("missing", discoveryv1.Endpoint{Addresses: []string{"10.0.0.9"}}),
 	} {
-		o.HeldSlices = o.HeldSlices.Put(lb.Key{Name: fmt.Sprint(i)}, heldSlice{s})
+		o.SlicesByKey = o.SlicesByKey.Put(lb.Key{Name: fmt.Sprint(i)}, s)
 	}
 	var c Compiler
 	expect := func(node, want string) {
@@ -72,9 +72,9 @@ func TestLostEndpoints(t *testing.T) {
 	expect("dead", "map[10.0.0.1:true 10.0.0.5:true 2001:db8::1:true]")
 	expect("live", "map[10.0.0.3:true]")
 	expect("dead", "map[10.0.0.1:true 10.0.0.5:true 2001:db8::1:true]")
-	o.HeldSlices = o.HeldSlices.Without(slices.Collect(o.HeldSlices.Keys())[1:]...)
+	o.SlicesByKey = o.SlicesByKey.Without(slices.Collect(o.SlicesByKey.Keys())[1:]...)
 	expect("dead", "map[10.0.0.1:true]")
-	o.HeldServices = o.HeldServices.Without(lb.Key{Namespace: "default", Name: "a"})
+	o.ServicesByKey = o.ServicesByKey.Without(lb.Key{Namespace: "default", Name: "a"})
 	expect("dead", "map[]")
 }
 

@@ -33,7 +33,7 @@ func (c *Compiler) compileFloatingIP(o *v1beta1.FloatingIP, pools []lb.Pool) lb.
 		Pool:        o.Spec.Pool,
 		Delete:      o.Spec.ReclaimPolicy == v1beta1.ReclaimDelete,
 		ServiceName: o.Spec.ServiceName,
-		ServiceGone: o.Spec.ServiceName != "" && !c.held.Has(service),
+		ServiceGone: o.Spec.ServiceName != "" && !c.watched.Has(service),
 		Deleting:    o.DeletionTimestamp != nil,
 		Record:      readRecord(o.UID, o.Status.Conditions),
 		Recall:      recall(o),

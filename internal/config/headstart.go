@@ -59,7 +59,7 @@ func (o targetObjects) headStarts(key lb.Key) (out []lb.Start) {
 		return nil
 	}
 
-	s := o.service.Read()
+	s := o.service
 	if !allowsHeadStart(s) {
 		return nil
 	}

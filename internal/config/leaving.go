@@ -107,7 +107,7 @@ func (c *Compiler) notServed() map[lb.Key]string {
 }
 
 // Marked yields the Services of the last run that are not ours and have a finalizer or a condition of ours.
-func (c *Compiler) Marked(yield func(lb.Key, Held[corev1.Service]) bool) {
+func (c *Compiler) Marked(yield func(lb.Key, *corev1.Service) bool) {
 	for key, s := range c.services.Results().All() {
 		isMarked := s.service == nil && s.extras != nil && s.isMarked
 		if isMarked && !yield(key, s.object) {

@@ -58,7 +58,7 @@ func addrs() cmp.Option {
 	var o Objects
 	var here lb.Here
 	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
-		cmp.AllowUnexported(here.Advertised, here.Announced, here.Refused, o.HeldServices, o.HeldSlices, o.HeldNodes)}
+		cmp.AllowUnexported(here.Advertised, here.Announced, here.Refused, o.ServicesByKey, o.SlicesByKey, o.NodesByKey)}
 }
 
 func rangesOf(s lb.State) map[string]string {

@@ -117,7 +117,7 @@ func (c *Compiler) ownAddresses(state lb.State, proxies lb.Key) map[netip.Addr]b
 // address of each family.
 func (o targetObjects) readyPorts() (out []readyPort) {
 	all := o.endpoints.readSlices()
-	for _, p := range o.service.Read().Spec.Ports {
+	for _, p := range o.service.Spec.Ports {
 		isTCP := cmp.Or(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP
 		if !isTCP {
 			continue

@@ -16,7 +16,7 @@ func (opt Options) proxyPods(proxies endpointList) (out []lb.ProxyPod) {
 
 	pods := map[string]*lb.ProxyPod{}
 	for _, p := range proxies {
-		for _, e := range p.slice.Read().Endpoints {
+		for _, e := range p.slice.Endpoints {
 			node := valueOr(e.NodeName, "")
 			if readinessOf(e.Conditions) == idle || node == "" || e.TargetRef == nil {
 				continue

@@ -22,7 +22,7 @@ const (
 func PodsElsewhere(o Objects, node string) (pods []netip.AddrPort) {
 	isOtherNode := map[string]bool{}
 	isHost := map[string]bool{}
-	for _, n := range o.HeldNodes.All() {
+	for _, n := range o.NodesByKey.All() {
 		isOtherNode[n.Name] = n.Name != node
 		for _, a := range n.Status.Addresses {
 			isHost[a.Address] = true
@@ -35,13 +35,12 @@ func PodsElsewhere(o Objects, node string) (pods []netip.AddrPort) {
 	}
 	isSampled := map[nodeFamily]bool{}
 	sliceCount := 0
-	for _, held := range o.HeldSlices.All() {
+	for _, slice := range o.SlicesByKey.All() {
 		sliceCount++
 		if sliceCount > maxSampledSlices {
 			break
 		}
 
-		slice := held.Read()
 		port := tcpPort(slice)
 		if port == 0 {
 			continue

@@ -17,14 +17,14 @@ func TestPodsElsewhere(t *testing.T) {
 	addNode := func(name, address string) {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
-		o.HeldNodes = o.HeldNodes.Put(lb.Key{Name: name}, n)
+		o.NodesByKey = o.NodesByKey.Put(lb.Key{Name: name}, n)
 	}
 	endpoint := func(node, address string) discoveryv1.Endpoint {
 		return discoveryv1.Endpoint{NodeName: &node, Addresses: []string{address}}
 	}
 	add := func(endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 		slice := sliceObject("a", endpoints...)
-		o.HeldSlices = o.HeldSlices.Put(lb.Key{Name: fmt.Sprint(o.HeldSlices.Len())}, heldSlice{slice})
+		o.SlicesByKey = o.SlicesByKey.Put(lb.Key{Name: fmt.Sprint(o.SlicesByKey.Len())}, slice)
 		return slice
 	}
 	expect := func(want ...string) {

@@ -17,7 +17,7 @@ import (
 // compiledService is what the objects of one Service say, without other objects.
 type compiledService struct {
 	// object is nil if there are only EndpointSlices.
-	object Held[corev1.Service]
+	object *corev1.Service
 	// service is the Service as its objects declare it; nil if it is not ours.
 	service *lb.Service
 	// claims are nil if there are none.
@@ -68,7 +68,7 @@ func (x serviceReader) compileService(key lb.Key, objects *serviceObjects) compi
 		return compiledService{}
 	}
 
-	o := objects.service.Read()
+	o := objects.service
 	s := compiledService{object: objects.service, claims: x.readClaims(o)}
 	if !x.Serves(o) {
 		s.extras = x.compileOther(key, o, objects.endpoints)

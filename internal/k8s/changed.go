@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -107,25 +108,26 @@ func toController(s *corev1.Service) uint64 {
 
 // sameEndpoints ignores parts that matter to no decision, and the endpoints of a Service without an address: the
 // assignment of an address kicks anyway.
-func (k *Cluster) sameEndpoints(a, b heldSlice) bool {
-	if sameExceptVersion(a, b) {
+func (k *Cluster) sameEndpoints(a, b *discoveryv1.EndpointSlice) bool {
+	isSame := a != nil && b != nil && equalExceptVersion(a, b)
+	if isSame {
 		return true
 	}
 	return !k.serves(b) && !k.serves(a)
 }
 
 // serves reports whether the endpoints belong to a Service with an address, or are the proxies.
-func (k *Cluster) serves(slice heldSlice) bool {
+func (k *Cluster) serves(slice *discoveryv1.EndpointSlice) bool {
 	if slice == nil {
 		return false
 	}
 
-	service := config.ServiceOf(slice.Read())
+	service := config.ServiceOf(slice)
 	if service == k.config.Proxies {
 		return true
 	}
 
 	name := cache.NewObjectName(service.Namespace, service.Name).String()
 	s, ok, err := k.services.informer.GetStore().GetByKey(name)
-	return err == nil && ok && mayBeServed(s.(heldService).Read())
+	return err == nil && ok && mayBeServed(s.(*corev1.Service))
 }

@@ -34,12 +34,14 @@ func withRecord(message string) func(*corev1.Service) {
 	}
 }
 
-// holdCopy returns a Service as a view holds it, if there is one.
-func holdCopy(s *corev1.Service) heldService {
+// trimmedCopy returns a Service as a view shows it, if there is one.
+func trimmedCopy(s *corev1.Service) *corev1.Service {
 	if s == nil {
 		return nil
 	}
-	return hold(s.DeepCopy())
+	out := s.DeepCopy()
+	trimService(out)
+	return out
 }
 
 // Every change that can change a speaker's plan kicks it, and no other; everything except the speakers' conditions
@@ -133,7 +135,7 @@ func TestSameService(t *testing.T) {
 			same   bool
 		}{{"speaker", decides, tt.speaker}, {"controller", toController, tt.controller}} {
 			same := (&Cluster{burst: newBurst()}).sameService(to.digest)
-			if got := same(holdCopy(tt.a), holdCopy(tt.b)); got != to.same {
+			if got := same(trimmedCopy(tt.a), trimmedCopy(tt.b)); got != to.same {
 				t.Errorf("%s: same to a %s: %t, want %t", tt.name, to.name, got, to.same)
 			}
 		}
@@ -144,7 +146,7 @@ func TestSameService(t *testing.T) {
 func TestUnread(t *testing.T) {
 	announced := &corev1.Service{}
 	announced.Status.Conditions = []metav1.Condition{{Type: v1beta1.ConditionAnnouncers, Status: metav1.ConditionTrue}}
-	a, b := hold(&corev1.Service{}), hold(announced)
+	a, b := &corev1.Service{}, announced
 	for _, speaker := range []bool{true, false} {
 		k, kicks := &Cluster{burst: newBurst(), config: Config{Speaker: speaker}}, 0
 		same := k.sameService(decides)
@@ -187,21 +189,21 @@ func TestSameConfig(t *testing.T) {
 
 func TestSameEndpoints(t *testing.T) {
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Service{}, 0, cache.Indexers{})
-	services := newView(informer, func(_, _ heldService) {})
+	services := newView(informer, func(_, _ *corev1.Service) {})
 	k := &Cluster{services: services, config: Config{Proxies: lb.Key{Namespace: "ns", Name: "proxies"}}}
 	for _, s := range []*corev1.Service{
 		withAddress(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "served"}}),
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "waits"}},
 	} {
-		must(t, informer.GetStore().Add(hold(s)))
+		must(t, informer.GetStore().Add(s))
 	}
-	held := func(s *discoveryv1.EndpointSlice) heldSlice {
+	trimmed := func(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 		if s == nil {
 			return nil
 		}
-		p, err := holdSlices(k.dropPods)(s)
+		out, err := trimSlices(k.dropPods)(s)
 		must(t, err)
-		return p.(heldSlice)
+		return out.(*discoveryv1.EndpointSlice)
 	}
 	slice := func(service, version string, nodes ...string) *discoveryv1.EndpointSlice {
 		out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
@@ -227,7 +229,7 @@ func TestSameEndpoints(t *testing.T) {
 		{"are the proxies", slice("proxies", "1", "w1"), slice("proxies", "2", "w2"), false},
 		{"leave a Service for another", slice("served", "1"), slice("waits", "2"), false},
 	} {
-		if got := k.sameEndpoints(held(tt.a), held(tt.b)); got != tt.same {
+		if got := k.sameEndpoints(trimmed(tt.a), trimmed(tt.b)); got != tt.same {
 			t.Errorf("%s: same %t, want %t", tt.name, got, tt.same)
 		}
 	}
@@ -248,10 +250,10 @@ func TestObjectsHaveEndpoints(t *testing.T) {
 	} {
 		k := &Cluster{config: tt.config}
 		informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &discoveryv1.EndpointSlice{}, 0, cache.Indexers{})
-		k.endpointSlices = newView(informer, func(_, _ heldSlice) {})
+		k.endpointSlices = newView(informer, func(_, _ *discoveryv1.EndpointSlice) {})
 		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"}}
-		must(t, informer.GetStore().Add(plainSlice{slice}))
-		if got := k.Objects().HeldSlices.Len(); got != tt.want {
+		must(t, informer.GetStore().Add(slice))
+		if got := k.Objects().SlicesByKey.Len(); got != tt.want {
 			t.Errorf("%s: %d slices, want %d", name, got, tt.want)
 		}
 	}
@@ -307,7 +309,7 @@ func TestBurstOfDeletions(t *testing.T) {
 		k := &Cluster{burst: newBurst()}
 		same := k.sameService(toController)
 		for range burstSize + burstRate {
-			same(holdCopy(sv), nil)
+			same(trimmedCopy(sv), nil)
 		}
 		if k.InBurst() != shows {
 			t.Errorf("Services that show addresses (%t) are deleted, and that is a burst: %t", shows, !shows)

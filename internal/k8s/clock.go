@@ -77,10 +77,9 @@ func ReportTime(s *v1beta1.SpeakerState) (at time.Time) {
 var reportFields = metav1.NewFieldsV1(`{"f:status":{"f:observed":{}}}`)
 
 // trimReport reduces the managed fields of a SpeakerState to what ReportTime reads.
-func trimReport(o *v1beta1.SpeakerState, managed []metav1.ManagedFieldsEntry) {
-	o.ManagedFields = managed
+func trimReport(o *v1beta1.SpeakerState) {
 	at := metav1.NewTime(ReportTime(o))
-	o.ManagedFields = nil
+	o.ManagedFields = []metav1.ManagedFieldsEntry{}
 
 	if !at.IsZero() {
 		o.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &at, FieldsV1: reportFields}}

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/time/rate"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
@@ -77,7 +78,7 @@ type Cluster struct {
 	unread int
 
 	// Views of kinds that a process does not watch are nil.
-	services          *View[heldService]
+	services          *View[*corev1.Service]
 	namespaces        *View[*corev1.Namespace]
 	nodes             *View[*corev1.Node]
 	pools             *View[*v1beta1.IPAddressPool]
@@ -90,7 +91,7 @@ type Cluster struct {
 	bfdProfiles       *View[*v1beta1.BFDProfile]
 	communities       *View[*v1beta1.Community]
 	daemonSets        *View[*appsv1.DaemonSet]
-	endpointSlices    *View[heldSlice]
+	endpointSlices    *View[*discoveryv1.EndpointSlice]
 	pods              *View[*corev1.Pod]
 	speakers          atomic.Pointer[speakerPods]
 	speakerStates     *View[*v1beta1.SpeakerState]
@@ -256,8 +257,8 @@ func (k *Cluster) Objects() config.Objects {
 		Peers:             k.peers.List(),
 		BFDProfiles:       k.bfdProfiles.List(),
 		Communities:       k.communities.List(),
-		HeldServices:      k.services.Map(),
-		HeldNodes:         k.nodes.Map(),
+		ServicesByKey:     k.services.Map(),
+		NodesByKey:        k.nodes.Map(),
 		Namespaces:        k.namespaces.List(),
 		Secrets:           k.secrets.List(),
 		SecretNamespace:   k.config.Namespace,
@@ -265,7 +266,7 @@ func (k *Cluster) Objects() config.Objects {
 	}
 	// A controller without proxies has only the pods of endpoints.
 	if k.config.Speaker || k.config.Proxies != (lb.Key{}) {
-		o.HeldSlices = k.endpointSlices.Map()
+		o.SlicesByKey = k.endpointSlices.Map()
 	}
 
 	return o
@@ -280,21 +281,9 @@ func (k *Cluster) Version() uint64 {
 	return sum
 }
 
-// HeldServices returns all Services.
-func (k *Cluster) HeldServices() lb.Map[lb.Key, config.Held[corev1.Service]] {
+// Services returns all Services.
+func (k *Cluster) Services() lb.Map[lb.Key, *corev1.Service] {
 	return k.services.Map()
-}
-
-// Services returns a function that reads Services from one snapshot. It returns nil for a missing Service.
-func (k *Cluster) Services() func(lb.Key) *corev1.Service {
-	all := k.HeldServices()
-	return func(key lb.Key) *corev1.Service {
-		h, ok := all.Get(key)
-		if !ok {
-			return nil
-		}
-		return h.Read()
-	}
 }
 
 // Nodes returns all Nodes.

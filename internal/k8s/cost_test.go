@@ -8,6 +8,8 @@ import (
 
 	"github.com/holdfast-lb/holdfast/internal/config"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // Numbers of objects, and processes that watch them.
@@ -30,15 +32,15 @@ func BenchmarkWatched(b *testing.B) {
 				if c.Speaker {
 					same = k.sameService(decides)
 				}
-				benchmarkWatched(b, k.services, n, changedService, same, func(s heldService) { _ = s.Read() })
+				benchmarkWatched(b, k.services, n, changedService, same, func(s *corev1.Service) { _ = s.Name })
 			})
 			b.Run(fmt.Sprintf("EndpointSlices/%s/%d", watcher, n), func(b *testing.B) {
 				k := New(Clients{}, c)
 				same := k.sameEndpoints
 				if !c.Speaker {
-					same = func(_, _ heldSlice) bool { return false }
+					same = func(_, _ *discoveryv1.EndpointSlice) bool { return false }
 				}
-				benchmarkWatched(b, k.endpointSlices, n, changedSlice, same, func(s heldSlice) { _ = s.Read() })
+				benchmarkWatched(b, k.endpointSlices, n, changedSlice, same, func(s *discoveryv1.EndpointSlice) { _ = s.Name })
 			})
 		}
 	}

@@ -42,8 +42,8 @@ func (e *egressViews) isLate(v viewer) bool {
 }
 
 // observe starts the late views if the Service asks for egress. The Service may be nil.
-func (e *egressViews) observe(s heldService) {
-	if s == nil || !config.AsksEgress(s.Read()) {
+func (e *egressViews) observe(s *corev1.Service) {
+	if s == nil || !config.AsksEgress(s) {
 		return
 	}
 	e.namespaces.Store(s.GetNamespace(), true)

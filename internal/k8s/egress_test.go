@@ -201,7 +201,7 @@ func TestSameEgressPod(t *testing.T) {
 	if !k.sameEgressPod(nil, pod()) {
 		t.Error("a pod of a namespace without egress matters")
 	}
-	k.egress.observe(hold(new(egressService("a", "true"))))
+	k.egress.observe(new(egressService("a", "true")))
 	for name, tt := range map[string]struct {
 		a, b *corev1.Pod
 		same bool

@@ -18,26 +18,15 @@ import (
 // PodWithdrawn is the reason of a pod's condition Ready=False when we wrote it.
 const PodWithdrawn = "HoldfastNodeUnreachable"
 
-type heldSlice = config.Held[discoveryv1.EndpointSlice]
-
-// plainSlice is a trimmed EndpointSlice. It has readers and must not be changed.
-type plainSlice struct{ *discoveryv1.EndpointSlice }
-
-// Read returns the EndpointSlice.
-func (p plainSlice) Read() *discoveryv1.EndpointSlice { return p.EndpointSlice }
-
-// holdSlices returns a transform that holds trimmed EndpointSlices. drop drops more of an EndpointSlice. The transform
-// returns anything else as it is: client-go transforms a list twice, and also transforms tombstones.
-func holdSlices(drop func(*discoveryv1.EndpointSlice)) cache.TransformFunc {
+// trimSlices returns a transform that trims EndpointSlices. drop drops more of an EndpointSlice.
+func trimSlices(drop func(*discoveryv1.EndpointSlice)) cache.TransformFunc {
 	return func(o any) (any, error) {
 		s, ok := o.(*discoveryv1.EndpointSlice)
-		if !ok {
-			return o, nil
+		if ok && !isTrimmed(s) {
+			drop(s)
 		}
 
-		drop(s)
-		trimSlice(s)
-		return plainSlice{s}, nil
+		return trim(o)
 	}
 }
 
@@ -66,7 +55,7 @@ var errNoRenewal = errors.New("it was never renewed")
 // little more than pods.
 func (k *Cluster) EndpointSlices() (out []*discoveryv1.EndpointSlice) {
 	for _, s := range k.endpointSlices.Map().All() {
-		out = append(out, s.Read())
+		out = append(out, s)
 	}
 	return out
 }

@@ -102,7 +102,10 @@ func TestSecrets(t *testing.T) {
 	must(t, k.WaitForSync(t.Context()))
 	o := k.Objects()
 	want := corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "holdfast", Name: "ours"}, Type: corev1.SecretTypeBasicAuth,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "holdfast", Name: "ours", ManagedFields: []metav1.ManagedFieldsEntry{}, // it was trimmed
+		},
+		Type: corev1.SecretTypeBasicAuth,
 		Data: map[string][]byte{"password": []byte("Geheim-7")},
 	}
 	if len(o.Secrets) != 1 || o.SecretNamespace != "holdfast" {
@@ -132,7 +135,7 @@ func TestProxyReads(t *testing.T) {
 	if err := k.WaitForSync(t.Context()); err != nil || time.Since(start) > secretsTimeout/2 {
 		t.Fatalf("after %v: %v", time.Since(start), err)
 	}
-	if o := k.Objects(); len(k.views) != 5 || k.secrets != nil || o.HeldServices.Len() != 0 {
+	if o := k.Objects(); len(k.views) != 5 || k.secrets != nil || o.ServicesByKey.Len() != 0 {
 		t.Errorf("it reads %d kinds: %+v", len(k.views), o)
 	}
 }

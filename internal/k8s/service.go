@@ -5,36 +5,11 @@ import (
 	"reflect"
 
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
-	"github.com/holdfast-lb/holdfast/internal/config"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
-
-type heldService = config.Held[corev1.Service]
-
-// plainService is a trimmed Service. It has readers and must not be changed.
-type plainService struct{ *corev1.Service }
-
-// Read returns the Service.
-func (p plainService) Read() *corev1.Service { return p.Service }
-
-// hold trims a Service, which must have no readers yet.
-func hold(s *corev1.Service) heldService {
-	trimService(s)
-	return plainService{s}
-}
-
-// holdServices is the transform that holds Services. It returns anything else as it is: client-go transforms a list
-// twice, and also transforms tombstones.
-func holdServices(o any) (any, error) {
-	s, ok := o.(*corev1.Service)
-	if !ok {
-		return o, nil
-	}
-	return hold(s), nil
-}
 
 // mayBeServed reports whether a Service has an address, or its last address is not released.
 func mayBeServed(s *corev1.Service) bool {
@@ -99,15 +74,15 @@ const maxUnread = 64
 // sameService returns a function that reports whether a change of a Service may wait for the next plan: it has no
 // effect, and a speaker has not left maxUnread changes unread. The function counts the Services whose addresses change.
 // decides returns a digest of the parts of a Service that decisions of this process depend on.
-func (k *Cluster) sameService(decides func(*corev1.Service) uint64) func(before, after heldService) bool {
-	digestOf := func(h heldService) uint64 {
-		if h == nil {
+func (k *Cluster) sameService(decides func(*corev1.Service) uint64) func(before, after *corev1.Service) bool {
+	digestOf := func(s *corev1.Service) uint64 {
+		if s == nil {
 			return 0
 		}
-		return decides(h.Read())
+		return decides(s)
 	}
 
-	return func(before, after heldService) bool {
+	return func(before, after *corev1.Service) bool {
 		k.egress.observe(after)
 		if digestOf(before) != digestOf(after) {
 			if before != nil && !reflect.DeepEqual(shownBy(before), shownBy(after)) {
@@ -126,9 +101,9 @@ func (k *Cluster) sameService(decides func(*corev1.Service) uint64) func(before,
 }
 
 // shownBy returns the addresses in the status of a Service, or none without a Service.
-func shownBy(h heldService) (none corev1.LoadBalancerStatus) {
-	if h == nil {
+func shownBy(s *corev1.Service) (none corev1.LoadBalancerStatus) {
+	if s == nil {
 		return none
 	}
-	return h.Read().Status.LoadBalancer
+	return s.Status.LoadBalancer
 }

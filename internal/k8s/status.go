@@ -78,12 +78,13 @@ func (k *Cluster) patchService(ctx context.Context, u ServiceUpdate, body []byte
 	after, err := k.clients.kube.services(s.Namespace).
 		Patch(ctx, s.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
-		k.services.recordUnanswered(plainService{s}, u.gains(), err)
+		k.services.recordUnanswered(s, u.gains(), err)
 		return nil, fmt.Errorf("patch status of service %s: %w", config.KeyOf(s), err)
 	}
 
-	k.services.recordWrite(hold(after))
-	return after, nil
+	_, err = trim(after)
+	k.services.recordWrite(after)
+	return after, err
 }
 
 // encode returns the patch, or nil if nothing differs.

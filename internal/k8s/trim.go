@@ -12,26 +12,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// trim drops the fields that Holdfast does not read. That is half of an average object, and most of a Node.
+// trim drops the fields that Holdfast does not read. That is half of an average object, and most of a Node. It changes
+// the object, unless it was trimmed.
 func trim(o any) (any, error) {
-	n, isNode := o.(*corev1.Node)
-	if isNode { // client-go transforms a list twice, and the results of the first time are in use
-		copied := *n
-		copied.Annotations = maps.Clone(n.Annotations)
-		copied.Status.Conditions = slices.Clone(n.Status.Conditions)
-		o = &copied
-	}
-
 	m, err := meta.Accessor(o)
-	if err != nil {
-		return o, nil // a tombstone
+	if err != nil || isTrimmed(m) {
+		return o, nil // err means a tombstone
 	}
 
-	managed := m.GetManagedFields()
-	m.SetManagedFields(nil)
 	switch o := o.(type) {
 	case *v1beta1.SpeakerState:
-		trimReport(o, managed)
+		trimReport(o)
+		return o, nil
 	case *corev1.Service:
 		trimService(o)
 	case *corev1.Node:
@@ -47,7 +39,17 @@ func trim(o any) (any, error) {
 		trimSlice(o)
 	}
 
+	m.SetManagedFields([]metav1.ManagedFieldsEntry{}) // for isTrimmed
 	return o, nil
+}
+
+// isTrimmed reports whether trim trimmed an object, by its managed fields: an empty list, or what trimReport left. A
+// decoder makes no list if there are none. client-go transforms the objects of a list twice. The second time,
+// keepUnchanged may have replaced an object by one of the store, which has readers.
+func isTrimmed(o metav1.Object) bool {
+	fields := o.GetManagedFields()
+	isEmpty := fields != nil && len(fields) == 0
+	return isEmpty || len(fields) == 1 && fields[0].FieldsV1 == reportFields
 }
 
 // trimNode drops the fields of a Node that Holdfast does not read.
@@ -130,7 +132,6 @@ func trimSlice(o *discoveryv1.EndpointSlice) {
 
 // trimService drops the fields of a Service that Holdfast does not read.
 func trimService(o *corev1.Service) {
-	o.ManagedFields = nil
 	o.OwnerReferences = nil
 	delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
 

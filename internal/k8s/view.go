@@ -66,7 +66,7 @@ type viewSource struct {
 	resource string
 	// example is an empty object of the kind.
 	example runtime.Object
-	// transform converts an object to the form that the view shows.
+	// transform trims an object.
 	transform cache.TransformFunc
 	attempts  attempts
 }

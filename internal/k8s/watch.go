@@ -4,6 +4,7 @@ import (
 	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -19,9 +20,8 @@ type watchOptions[T object] struct {
 	namespace string
 	// restrict restricts the objects; nil restricts nothing.
 	restrict func(*metav1.ListOptions)
-	// example is an empty object of the kind; nil means a T.
-	example runtime.Object
-	// transform converts an object to the form that the view shows; nil means trim.
+	// transform drops the fields of an object that the process does not read; nil means trim. It must not write to an
+	// object that was trimmed.
 	transform cache.TransformFunc
 	// same reports whether a change kicks nothing; nil means that every change kicks.
 	same func(before, after T) bool
@@ -34,16 +34,13 @@ func watch[T object](k *Cluster, view **View[T], o watchOptions[T]) {
 		o.restrict = func(*metav1.ListOptions) {}
 	}
 
-	if o.example == nil {
-		o.example = reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
-	}
-
 	if o.transform == nil {
 		o.transform = trim
 	}
 
+	example := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(runtime.Object)
 	lists := cache.NewFilteredListWatchFromClient(o.client, o.resource, o.namespace, o.restrict)
-	informer := cache.NewSharedIndexInformer(lists, o.example, 0, cache.Indexers{})
+	informer := cache.NewSharedIndexInformer(lists, example, 0, cache.Indexers{})
 	err := informer.SetTransform(keepUnchanged(informer.GetStore(), o.transform))
 	utilruntime.Must(err) // it fails only for a running informer
 
@@ -55,7 +52,7 @@ func watch[T object](k *Cluster, view **View[T], o watchOptions[T]) {
 	(*view).viewSource = viewSource{
 		client:    o.client,
 		resource:  o.resource,
-		example:   o.example,
+		example:   example,
 		transform: o.transform,
 		attempts:  k.attempts,
 	}
@@ -93,12 +90,12 @@ func sameExceptVersion(have, out any) bool {
 	case *corev1.Pod:
 		a, ok := have.(*corev1.Pod)
 		return ok && equalExceptVersion(a, b)
-	case plainSlice:
-		a, ok := have.(plainSlice)
-		return ok && equalExceptVersion(a.EndpointSlice, b.EndpointSlice)
-	case plainService:
-		a, ok := have.(plainService)
-		return ok && reflect.DeepEqual(a.Service, b.Service)
+	case *discoveryv1.EndpointSlice:
+		a, ok := have.(*discoveryv1.EndpointSlice)
+		return ok && equalExceptVersion(a, b)
+	case *corev1.Service:
+		a, ok := have.(*corev1.Service)
+		return ok && reflect.DeepEqual(a, b)
 	}
 
 	return false

@@ -94,27 +94,24 @@ func (k *Cluster) watchNamespaces() {
 
 // watchServices watches the Services. decides returns a digest of the parts that decisions of this process depend on.
 func (k *Cluster) watchServices(decides func(*corev1.Service) uint64) {
-	watch(k, &k.services, watchOptions[heldService]{
-		client:    k.clients.kube.core,
-		resource:  "services",
-		example:   &corev1.Service{},
-		transform: holdServices,
-		same:      k.sameService(decides),
-		kick:      k.config.Kick,
+	watch(k, &k.services, watchOptions[*corev1.Service]{
+		client:   k.clients.kube.core,
+		resource: "services",
+		same:     k.sameService(decides),
+		kick:     k.config.Kick,
 	})
 }
 
 // watchEndpoints watches the EndpointSlices. drop drops what the process does not read.
 func (k *Cluster) watchEndpoints(
 	drop func(*discoveryv1.EndpointSlice),
-	same func(before, after heldSlice) bool,
+	same func(before, after *discoveryv1.EndpointSlice) bool,
 	kick func(),
 ) {
-	watch(k, &k.endpointSlices, watchOptions[heldSlice]{
+	watch(k, &k.endpointSlices, watchOptions[*discoveryv1.EndpointSlice]{
 		client:    k.clients.kube.discovery,
 		resource:  "endpointslices",
-		example:   &discoveryv1.EndpointSlice{},
-		transform: holdSlices(drop),
+		transform: trimSlices(drop),
 		same:      same,
 		kick:      kick,
 	})

@@ -36,8 +36,7 @@ type Cluster interface {
 
 // ObjectReader returns objects as the watches show them.
 type ObjectReader interface {
-	// Services returns a function that reads Services from one snapshot. It returns nil for a missing Service.
-	Services() func(lb.Key) *corev1.Service
+	Services() lb.Map[lb.Key, *corev1.Service]
 	Nodes() []*corev1.Node
 	EndpointSlices() []*discoveryv1.EndpointSlice
 	SpeakerStates() []*v1beta1.SpeakerState

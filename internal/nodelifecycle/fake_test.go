@@ -99,15 +99,11 @@ func (f *fakeCluster) taken() string {
 	return out
 }
 
-func (f *fakeCluster) Services() func(lb.Key) *corev1.Service {
-	return func(key lb.Key) *corev1.Service {
-		for _, o := range f.objects.Services {
-			if o.Namespace == key.Namespace && o.Name == key.Name {
-				return o
-			}
-		}
-		return nil
+func (f *fakeCluster) Services() (out lb.Map[lb.Key, *corev1.Service]) {
+	for _, o := range f.objects.Services {
+		out = out.Put(lb.Key{Namespace: o.Namespace, Name: o.Name}, o)
 	}
+	return out
 }
 
 func (f *fakeCluster) Nodes() []*corev1.Node { return f.objects.Nodes }

@@ -192,9 +192,9 @@ func (c *Controller) record(ctx context.Context, s runInput, condition nodeCondi
 // isServed returns a function that reports whether clients outside of the cluster may be using a Service. The function
 // reads each Service once.
 func (c *Controller) isServed() func(lb.Key) bool {
-	service := c.cluster.Services()
+	services := c.cluster.Services()
 	hasAddress := func(key lb.Key) bool {
-		o := service(key)
+		o := services.Of(key)
 		if o == nil || !c.serves(o) {
 			return false
 		}
@@ -226,9 +226,9 @@ func (c *Controller) sendServiceEvents(pods []backingPod, isGood bool, reason lb
 	}
 
 	c.log.Info("endpoints", "reason", reason, "pods", len(pods), "services", len(counts))
-	service := c.cluster.Services()
+	services := c.cluster.Services()
 	for _, key := range slices.SortedFunc(maps.Keys(counts), lb.Key.Compare) {
-		o := service(key)
+		o := services.Of(key)
 		if o == nil || !c.serves(o) {
 			continue
 		}

@@ -64,7 +64,7 @@ func (w *serviceWriter) compare(last *Standing, at time.Time) (again time.Durati
 		sessions: last.Sessions,
 		problems: last.Problems,
 		verdicts: last.Plan.Verdicts,
-		services: w.Cluster.HeldServices(),
+		services: w.Cluster.Services(),
 		open:     map[lb.Key]bool{},
 		waits:    w.compared.waits,
 		turn:     at.Sub(turnStart).Truncate(turnTime),

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +20,7 @@ type snapshot struct {
 	sessions []lb.Session
 	problems []lb.Problem
 	verdicts lb.Map[lb.Key, *plan.Verdict]
-	services lb.Map[lb.Key, config.Held[corev1.Service]]
+	services lb.Map[lb.Key, *corev1.Service]
 	// open are the Services whose conditions are not complete yet, or are deferred.
 	open map[lb.Key]bool
 	// waits are the Services to be written. The value is true for a Service that has a wrong condition.
@@ -64,7 +63,7 @@ func (s *snapshot) due(before snapshot) []lb.Key {
 	before.verdicts.Changes(s.verdicts, func(k lb.Key, _, _ *plan.Verdict, _, _ bool) {
 		due[k] = true
 	})
-	before.services.Changes(s.services, func(k lb.Key, _, _ config.Held[corev1.Service], _, _ bool) {
+	before.services.Changes(s.services, func(k lb.Key, _, _ *corev1.Service, _, _ bool) {
 		due[k] = true
 	})
 	return slices.SortedFunc(maps.Keys(due), lb.Key.Compare)
@@ -144,12 +143,11 @@ func sameState(a, b lb.AddressState) bool {
 // remove a condition that is written to it.
 func (s *snapshot) read(key lb.Key) (*corev1.Service, *plan.Verdict) {
 	verdict := s.verdicts.Of(key)
-	held := s.services.Of(key)
-	if verdict == nil || held == nil {
+	service := s.services.Of(key)
+	if verdict == nil || service == nil {
 		return nil, nil
 	}
 
-	service := held.Read()
 	isLeaving := service.DeletionTimestamp != nil || service.Spec.Type != corev1.ServiceTypeLoadBalancer
 	if isLeaving {
 		return nil, nil

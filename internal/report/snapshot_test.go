@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-lb/holdfast/internal/config"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
@@ -55,7 +54,7 @@ func TestSnapshot(t *testing.T) {
 		old.verdicts = old.verdicts.Put(key, &plan.Verdict{
 			L2: plan.Outcome{Announcers: []plan.Announcer{{Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}}},
 		})
-		old.services = old.services.Put(key, &struct{ config.Held[corev1.Service] }{})
+		old.services = old.services.Put(key, &corev1.Service{})
 	}
 	old.open[lb.Key{Name: "s6"}] = true
 	next := func(change func(*snapshot)) string {
@@ -77,7 +76,7 @@ func TestSnapshot(t *testing.T) {
 		}, "s2 s3 s5 s6"},
 		"verdict": {func(l *snapshot) { l.verdicts = l.verdicts.Put(lb.Key{Name: "s7"}, &plan.Verdict{}) }, "s6 s7"},
 		"object": {func(l *snapshot) {
-			l.services = l.services.Put(lb.Key{Name: "s8"}, &struct{ config.Held[corev1.Service] }{})
+			l.services = l.services.Put(lb.Key{Name: "s8"}, &corev1.Service{})
 		}, "s6 s8"},
 		"session": {func(l *snapshot) { l.sessions = []lb.Session{{}} }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
 		"problem": {func(l *snapshot) { l.problems = []lb.Problem{{}} }, "s0 s1 s2 s3 s4 s5 s6 s7 s8"},
