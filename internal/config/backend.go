@@ -94,8 +94,10 @@ func (opt Options) Served(o *corev1.Service, all []*discoveryv1.EndpointSlice) l
 	return out
 }
 
-// setBackends sets the Backends of a Service.
+// setBackends sets the Backends of a Service, in place of others.
 func (opt Options) setBackends(s *lb.Service, o *corev1.Service, endpoints endpointList) {
+	s.Backends = lb.Backend{}
+	s.IgnoredByKubeProxy = false
 	if opt.OtherDataPath {
 		s.Backends = endpoints.allBackends(s.Families)
 		return

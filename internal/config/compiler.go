@@ -174,7 +174,8 @@ func (c *Compiler) readObjects(o Objects, opt Options) {
 	})
 }
 
-// readServices reads the Services of which an object changed; all if they may read other pools.
+// readServices reads the Services of which an object changed; all if they may read other pools. If only endpoints of a
+// Service changed, it does not read the Service again.
 func (c *Compiler) readServices(opt Options, admin *adminConfig) {
 	reader := serviceReader{
 		Options: opt,
@@ -184,6 +185,7 @@ func (c *Compiler) readServices(opt Options, admin *adminConfig) {
 		},
 		names:  admin.names,
 		ranges: admin.ranges,
+		last:   c.services.ResultsAt(c.version),
 	}
 	c.services.Update(c.objects, memo.EntryFunction[lb.Key, *serviceObjects, compiledService]{
 		Version: c.version,

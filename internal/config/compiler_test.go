@@ -258,6 +258,50 @@ func TestSameIsShared(t *testing.T) {
 	}
 }
 
+// TestRangesAreShared: the source ranges of a Service stay the same lists if its endpoints change, or its object in
+// other respects. Changes of endpoints do not make the Compiler read them again.
+func TestRangesAreShared(t *testing.T) {
+	ranges := strings.Repeat("192.0.2.1/32, 198.51.100.0/24, garbage,", 500)
+	access := asking(AnnotationSourceRanges, ranges, AnnotationSourceRangesDeny, "203.0.113.0/24")
+	o := Objects{Services: []*corev1.Service{
+		serviceObject("stays", access),
+		serviceObject("leaves", access, leaving, having("192.0.2.9")),
+	}}
+	var c Compiler
+	last, _ := c.Compile(o, served())
+	check := func(what string, s *lb.Service, before lb.Access, node string) {
+		t.Helper()
+		isSame := lb.Same(s.Allow, before.Allow) && lb.Same(s.Deny, before.Deny)
+		if len(s.Allow) != 2 || len(s.Deny) != 1 || !isSame || !s.Backends.Nodes.Has(node) {
+			t.Errorf("%s: %s is the same: %t, with %v, endpoints on %v", what, s.Key, isSame, s.Access, s.Backends.Nodes)
+		}
+	}
+	setNode := func(node string) {
+		e := discoveryv1.Endpoint{NodeName: &node}
+		o.EndpointSlices = []*discoveryv1.EndpointSlice{sliceObject("stays", e), sliceObject("leaves", e)}
+	}
+	setNode("n1")
+	state, _ := c.Compile(o, served())
+	check("other endpoints", state.Services[0], last.Services[0].Access, "n1")
+	check("other endpoints", state.Leaving[0].Served, last.Leaving[0].Served.Access, "n1")
+
+	o.Services = slices.Clone(o.Services)
+	o.Services[0] = serviceObject("stays", access, having("192.0.2.8"))
+	state, _ = c.Compile(o, served())
+	check("another address", state.Services[0], last.Services[0].Access, "n1")
+
+	first := testing.AllocsPerRun(1, func() { Compile(o, served()) })
+	i := 0
+	again := testing.AllocsPerRun(5, func() {
+		i++
+		setNode(fmt.Sprint("n", i))
+		c.Compile(o, served())
+	})
+	if again > first/10 {
+		t.Errorf("a change of endpoints costs %.0f allocations, and the Services cost %.0f", again, first)
+	}
+}
+
 // TestAdminIsShared: lists of the administrator's objects that are equal stay the same if a node differs.
 func TestAdminIsShared(t *testing.T) {
 	o := Objects{

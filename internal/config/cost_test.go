@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,43 @@ func BenchmarkCompiler(b *testing.B) {
 			town.changes(b, bb.options)
 		})
 	}
+}
+
+// BenchmarkEndpoint reads a change of an endpoint of a Service with as many source ranges as are read.
+func BenchmarkEndpoint(b *testing.B) {
+	speaker := served()
+	speaker.ForSpeaker = true
+	for _, bb := range []struct {
+		name    string
+		options Options
+	}{
+		{"Ranges", speaker},
+		{"RangesController", served()},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			town := rangedTown()
+			var c Compiler
+			c.Compile(town.Objects, bb.options)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				town.putSlice(0, i)
+				c.Compile(town.Objects, bb.options)
+			}
+		})
+	}
+}
+
+// rangedTown is a single Service with as many source ranges as are read.
+func rangedTown() *town {
+	var ranges strings.Builder
+	for i := range maxSources {
+		fmt.Fprintf(&ranges, "172.%d.%d.%d/32,", 16+i/65536, i/256%256, i%256)
+	}
+	t := &town{annotate: func(_ int, o *corev1.Service) { annotated(AnnotationSourceRanges, ranges.String())(o) }}
+	t.Pools = []*v1beta1.IPAddressPool{poolObject("p", 1, "10.0.0.0/16")}
+	t.putNode(0, "a")
+	t.putService(0)
+	return t
 }
 
 // town is a large cluster.

@@ -10,14 +10,11 @@ import (
 )
 
 // compileOther reads a Service that is not ours; nil if there is nothing to know of it.
-func (x serviceReader) compileOther(key lb.Key, o *corev1.Service, endpoints endpointList) *extras {
+func (x serviceReader) compileOther(key lb.Key, o *corev1.Service) *extras {
 	leaving, reserved := x.compileLeaving(key, o)
 	isMarked := isMarked(o)
 	if leaving == nil && len(reserved) == 0 && !isMarked {
 		return nil
-	}
-	if leaving != nil && leaving.Served != nil {
-		x.setBackends(leaving.Served, o, endpoints)
 	}
 
 	return &extras{

@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/holdfast-lb/holdfast/internal/memo"
@@ -29,7 +30,15 @@ func remember[I, O any](
 	return *t.Of(only)
 }
 
-// reuse returns the last value if the next one is equal.
+// reuseList returns the last list if the next one is equal.
+func reuseList[T comparable](last, next []T) []T {
+	if len(next) > 0 && slices.Equal(last, next) {
+		return last
+	}
+	return next
+}
+
+// reuse returns the last value if the next one is equal. It does not read lists and maps that both share.
 func reuse[T any](last, next T) T {
 	if reflect.DeepEqual(last, next) {
 		return last

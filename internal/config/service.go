@@ -26,8 +26,14 @@ type compiledService struct {
 	*extras
 }
 
-// reuse returns the next value, with equal parts of the last one.
+// reuse returns the next value, with equal parts of the last one. Equal lists of sources become one, so that later
+// comparisons need not read them.
 func (s *compiledService) reuse(next *compiledService) *compiledService {
+	if s.service != nil && next.service != nil {
+		next.service.Allow = reuseList(s.service.Allow, next.service.Allow)
+		next.service.Deny = reuseList(s.service.Deny, next.service.Deny)
+	}
+
 	next.service = reuse(s.service, next.service)
 	next.claims = reuse(s.claims, next.claims)
 	next.extras = reuse(s.extras, next.extras)
@@ -60,24 +66,36 @@ type serviceReader struct {
 	names map[string]string
 	// ranges are the ranges of the pools. A speaker does not need them.
 	ranges lb.Index[int]
+	// last has what was read of each Service with the same pools and names.
+	last lb.Map[lb.Key, *compiledService]
 }
 
-// compileService reads a Service with its EndpointSlices.
+// compileService reads a Service with its EndpointSlices. These change often, and a Service with long lists takes
+// milliseconds to read: the same object is not read again.
 func (x serviceReader) compileService(key lb.Key, objects *serviceObjects) compiledService {
 	if objects.service == nil {
 		return compiledService{}
 	}
 
-	o := objects.service
-	s := compiledService{object: objects.service, claims: x.readClaims(o)}
+	last := x.last.Of(key)
+	if last != nil && last.object == objects.service {
+		return x.withEndpoints(*last, objects.endpoints)
+	}
+
+	s := x.readObject(key, objects.service)
+	return x.withEndpoints(s, objects.endpoints)
+}
+
+// readObject reads a Service without its endpoints.
+func (x serviceReader) readObject(key lb.Key, o *corev1.Service) compiledService {
+	s := compiledService{object: o, claims: x.readClaims(o)}
 	if !x.Serves(o) {
-		s.extras = x.compileOther(key, o, objects.endpoints)
+		s.extras = x.compileOther(key, o)
 		return s
 	}
 
 	var problems problemList
 	s.service = new(x.readService(&problems, key, o))
-	x.setBackends(s.service, o, objects.endpoints)
 	if len(problems.list) == 0 && !dependsOnOthers(s.service) {
 		return s
 	}
@@ -89,6 +107,24 @@ func (x serviceReader) compileService(key lb.Key, objects *serviceObjects) compi
 		isRefused: proxied != nil && proxied.Reason == string(lb.ProxyRefused),
 		problems:  problems.list,
 	}
+	return s
+}
+
+// withEndpoints returns a copy of a Service that has these endpoints in place of others.
+func (opt Options) withEndpoints(s compiledService, endpoints endpointList) compiledService {
+	if s.service != nil {
+		s.service = new(*s.service)
+		opt.setBackends(s.service, s.object, endpoints)
+	}
+
+	isDelivered := s.extras != nil && s.leaving != nil && s.leaving.Served != nil
+	if isDelivered {
+		s.extras = new(*s.extras)
+		s.leaving = new(*s.leaving)
+		s.leaving.Served = new(*s.leaving.Served)
+		opt.setBackends(s.leaving.Served, s.object, endpoints)
+	}
+
 	return s
 }
 

@@ -60,6 +60,14 @@ func (f *EntryFunction[K, I, O]) next(key K, in I, last *O) *O {
 	return f.Reuse(last, next)
 }
 
+// ResultsAt are the results of the last update if it had this version; none otherwise.
+func (m *Map[K, I, O]) ResultsAt(version uint64) (results lb.Map[K, *O]) {
+	if m.version == version {
+		results = m.outputs
+	}
+	return results
+}
+
 // Results are the results of the last update.
 func (m *Map[K, I, O]) Results() lb.Map[K, *O] {
 	return m.outputs

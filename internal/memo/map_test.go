@@ -60,6 +60,9 @@ func TestMap(t *testing.T) {
 				t.Fatalf("seed %d: %d results, %d by the changes, want %d",
 					seed, m.Results().Len(), len(known), w.inputs.Len())
 			}
+			if m.ResultsAt(w.version).Len() != w.inputs.Len() || m.ResultsAt(w.version+1).Len() > 0 {
+				t.Fatalf("seed %d: the results are of version %d", seed, m.version)
+			}
 			for key, in := range w.inputs.All() {
 				got := m.Results().Of(key)
 				if got != known[key] || *got != w.function().Compute(key, in) {
