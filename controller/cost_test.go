@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/holdfast-lb/holdfast/internal/ipam"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
 	"golang.org/x/sys/unix"
@@ -78,6 +81,29 @@ func BenchmarkRun(b *testing.B) {
 				}
 				b.ReportMetric(float64(used)/float64(b.N)/1e6, "cpu-ms/op")
 			})
+		}
+	}
+}
+
+// BenchmarkProxied decides about proxies if one of 10,000 Services is proxied and another one changed.
+func BenchmarkProxied(b *testing.B) {
+	var state lb.State
+	var assigned []*ipam.Assignment
+	for i := range 10_000 {
+		address := netip.AddrFrom4([4]byte{10, 0, byte(i / 250), byte(i % 250)})
+		s := &lb.Service{Key: lb.Key{Name: fmt.Sprintf("s%05d", i)}, Addresses: []netip.Addr{address}}
+		s.Proxied, s.AsksProxy = i == 0, i == 0
+		state.Services = append(state.Services, s)
+		assigned = append(assigned, &ipam.Assignment{Key: s.Key, Addresses: []netip.Addr{address}})
+	}
+	var p proxyView
+	p.decide(state, assigned)
+	b.ReportAllocs()
+	for b.Loop() {
+		state.Services = slices.Clone(state.Services)
+		state.Services[1] = new(*state.Services[1])
+		if c := p.decide(state, assigned); c[0].Status != metav1.ConditionTrue || c[1].Status != "" {
+			b.Fatalf("conditions are %+v", c[:2])
 		}
 	}
 }

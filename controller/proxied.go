@@ -40,6 +40,8 @@ type proxyView struct {
 	began map[lb.Key]int
 	// dropsProxyMode reports whether the API server dropped the field ipMode from the last write.
 	dropsProxyMode bool
+	// groups are the sharing groups of the last decision. They only make the next one faster.
+	groups lb.Groups
 }
 
 // proxyCondition is the condition on proxies of a Service. Its type is empty if the Service has none.
@@ -156,8 +158,7 @@ func faultText(s *lb.Service, fault lb.Reason) string {
 // proxyDecision decides about the proxies of all Services. Its Services have the assigned addresses.
 type proxyDecision struct {
 	services []*lb.Service
-	// atAddress has the Services with each address.
-	atAddress map[netip.Addr][]*lb.Service
+	groups   *lb.Groups
 	// missing has the nodes whose proxies do not serve a Service yet.
 	missing map[lb.Key][]string
 
@@ -177,6 +178,7 @@ type proxyDecision struct {
 func (p *proxyView) decide(state lb.State, assigned []*ipam.Assignment) []proxyCondition {
 	isConcerned := func(s *lb.Service) bool { return s.AsksProxy || s.ProxyRefused }
 	if !slices.ContainsFunc(state.Services, isConcerned) {
+		p.groups = lb.Groups{}
 		return nil
 	}
 
@@ -224,21 +226,22 @@ func leftOutText(endpoints []netip.AddrPort) string {
 // newDecision returns a decision about Services with the assigned addresses.
 func (p *proxyView) newDecision(state lb.State, assigned []*ipam.Assignment) *proxyDecision {
 	d := &proxyDecision{
-		services:  make([]*lb.Service, len(assigned)),
-		atAddress: map[netip.Addr][]*lb.Service{},
-		missing:   map[lb.Key][]string{},
+		services: make([]*lb.Service, len(assigned)),
+		groups:   &p.groups,
+		missing:  map[lb.Key][]string{},
 	}
 	for i, a := range assigned {
 		before := state.Services[i]
-		s := *before
-		s.Addresses = a.Addresses
-		d.services[i] = &s
-		for _, addr := range s.Addresses {
-			d.atAddress[addr] = append(d.atAddress[addr], &s)
+		s := before
+		if !slices.Equal(before.Addresses, a.Addresses) {
+			s = new(*before)
+			s.Addresses = a.Addresses
 		}
 
+		d.services[i] = s
+
 		isStarting := s.AsksProxy && !s.Proxied
-		if isStarting && keepsAddress(before, &s) {
+		if isStarting && keepsAddress(before, s) {
 			d.missing[s.Key] = p.missingNodes(state, s.Key)
 		}
 	}
@@ -247,11 +250,10 @@ func (p *proxyView) newDecision(state lb.State, assigned []*ipam.Assignment) *pr
 	isServed := func(s *lb.Service) bool {
 		return len(d.missing[s.Key]) == 0
 	}
-	var groups lb.Groups
-	groups.Form(d.services, nil)
-	d.mayLeave = groups.Agreeing(asksNone)
-	d.haveAgreed = groups.Agreeing(d.acceptsProxy)
-	d.areReady = groups.Agreeing(isServed)
+	d.groups.Form(d.services, nil)
+	d.mayLeave = d.groups.Agreeing(asksNone)
+	d.haveAgreed = d.groups.Agreeing(d.acceptsProxy)
+	d.areReady = d.groups.Agreeing(isServed)
 	return d
 }
 
@@ -289,7 +291,7 @@ func (d *proxyDecision) condition(s *lb.Service, text string) (metav1.Condition,
 	case s.ProxyRefused:
 		c.Reason = string(lb.ProxyRefused)
 	case d.mustStay(s):
-		others := sharersText(d.atAddress, s, func(o *lb.Service) bool {
+		others := d.sharersText(s, func(o *lb.Service) bool {
 			return o.AsksProxy
 		})
 		c.Status = metav1.ConditionTrue
@@ -298,7 +300,7 @@ func (d *proxyDecision) condition(s *lb.Service, text string) (metav1.Condition,
 	case !s.AsksProxy:
 		return c, false
 	case !d.haveAgreed(s.Addresses):
-		others := sharersText(d.atAddress, s, func(o *lb.Service) bool {
+		others := d.sharersText(s, func(o *lb.Service) bool {
 			return !d.acceptsProxy(o)
 		})
 		c.Message = "waits until " + others + " ask for proxies too"
@@ -314,10 +316,12 @@ func (d *proxyDecision) condition(s *lb.Service, text string) (metav1.Condition,
 }
 
 // sharersText names the Services that match and share an address with s.
-func sharersText(atAddress map[netip.Addr][]*lb.Service, s *lb.Service, matches func(*lb.Service) bool) string {
+func (d *proxyDecision) sharersText(s *lb.Service, matches func(*lb.Service) bool) string {
 	names := map[string]bool{}
 	for _, a := range s.Addresses {
-		for _, other := range atAddress[a] {
+		group := d.groups.At(a)
+		for _, i := range group.Holders(a) {
+			other := group.Services[i]
 			switch {
 			case !matches(other):
 			case other.Key.Namespace == s.Key.Namespace:

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +81,11 @@ func TestProxiedSwitch(t *testing.T) {
 		{
 			"a sharer does not ask",
 			[]string{"a asks 192.0.2.1 > 192.0.2.1", "b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
+			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""},
+		},
+		{
+			"a sharer on its next address does not ask",
+			[]string{"a asks 192.0.2.1 > 192.0.2.2", "b 192.0.2.2 > 192.0.2.2"}, both, []string{"n1", "n2"},
 			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""},
 		},
 		{
@@ -165,6 +172,66 @@ func TestProxiedSwitch(t *testing.T) {
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
+	}
+}
+
+// TestDecisionHistory: a decision after others is the same as the first one.
+func TestDecisionHistory(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 0))
+	clock := time.Unix(1e9, 0)
+	states := []*v1beta1.SpeakerState{{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+		Status:     v1beta1.SpeakerStateStatus{Proxied: []string{"ns/0", "ns/1", "ns/2"}},
+	}}
+	observed := func() (p proxyView) {
+		p.observe(clock, reportTimes{"n1": {at: clock}}, states, nil, nil)
+		return p
+	}
+	word := func(words ...string) string { return " " + words[random.IntN(len(words))] }
+	address := func() string {
+		return word("", "192.0.2.1", "192.0.2.2", "192.0.2.3") + word("", "2001:db8::1", "2001:db8::2")
+	}
+	state := lb.State{ProxyNodes: lb.Names{"n1"}}
+	var assigned []*ipam.Assignment
+	for i := range 6 {
+		s, a := townService(fmt.Sprintf("ns/%d >", i))
+		state.Services, assigned = append(state.Services, s), append(assigned, a)
+	}
+	shared, kept := observed(), 0
+	for step := range 1000 {
+		i := random.IntN(len(assigned))
+		at := address()
+		if random.IntN(3) > 0 {
+			at += " >" + at
+		} else {
+			at += " >" + address()
+		}
+		state.Services, assigned = slices.Clone(state.Services), slices.Clone(assigned)
+		name := fmt.Sprintf("ns/%d", i)
+		state.Services[i], assigned[i] = townService(name + word("", "asks", "asks proxied", "proxied", "refused") + at)
+
+		before := shared.groups.All
+		got, fresh := shared.decide(state, assigned), observed()
+		want := fresh.decide(state, assigned)
+		for i := range want {
+			if diff := cmp.Diff(want[i].Condition, got[i].Condition); diff != "" {
+				t.Fatalf("step %d: -first +next\n%s", step, diff)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("step %d: %d conditions, not %d", step, len(got), len(want))
+		}
+		for _, group := range before {
+			if slices.Contains(shared.groups.All, group) {
+				kept++
+			}
+		}
+	}
+	if kept < 200 {
+		t.Errorf("%d groups were as before", kept)
+	}
+	if shared.decide(lb.State{}, nil); len(shared.groups.All) > 0 {
+		t.Errorf("%d groups are kept of no Service", len(shared.groups.All))
 	}
 }
 

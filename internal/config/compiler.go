@@ -43,6 +43,8 @@ type Compiler struct {
 	objects     lb.Map[lb.Key, *serviceObjects]
 	// last are the Services of the last State.
 	last []*lb.Service
+	// groups are the sharing groups of the last run if a Service is proxied.
+	groups lb.Groups
 }
 
 // serviceObjects are the objects of one Service. They never change.
@@ -84,7 +86,7 @@ func (c *Compiler) Compile(o Objects, opt Options) (lb.State, []lb.Problem) {
 	state.ProxyNodes = proxies.readyNodes()
 	services, proxied := c.join(&problems, o.Namespaces == nil)
 	opt.admitProxies(&problems, proxied, state.Namespaces)
-	joinProxies(proxied, services, proxies)
+	c.joinProxies(proxied, services, proxies)
 
 	maxPorts := cmp.Or(opt.MorePorts, DefaultMorePorts)
 	limitNamespaces(&problems, services, maxPorts)

@@ -302,6 +302,50 @@ func TestRangesAreShared(t *testing.T) {
 	}
 }
 
+// TestSharersOfProxied: a Service that shares its address is proxied only while its sharers are, whatever was read
+// before. The sharing groups of others stay the same, and none is kept once no Service is proxied.
+func TestSharersOfProxied(t *testing.T) {
+	asks := annotated(ownPrefix+"data-path", "Proxy")
+	opt := withProxies()
+	o := Objects{Services: []*corev1.Service{
+		serviceObject("a"), serviceObject("b"), serviceObject("other", having("192.0.2.9")),
+	}}
+	var c Compiler
+	var other *lb.Group
+	for _, tt := range []struct {
+		name, service string
+		changes       []func(*corev1.Service)
+		isProxied     bool
+	}{
+		{"one proxied", "a", []func(*corev1.Service){asks, proxiedStatus, having("192.0.2.1")}, true},
+		{"a sharer", "b", []func(*corev1.Service){having("192.0.2.1")}, false},
+		{"a sharer that is proxied", "b", []func(*corev1.Service){asks, proxiedStatus, having("192.0.2.1")}, true},
+		{"a sharer without a status", "b", []func(*corev1.Service){asks, having("192.0.2.1")}, false},
+		{"a sharer that left the address", "b", []func(*corev1.Service){having("192.0.2.2")}, true},
+		{"none proxied", "a", []func(*corev1.Service){having("192.0.2.1")}, false},
+	} {
+		o.Services = slices.Clone(o.Services)
+		i := slices.IndexFunc(o.Services, func(s *corev1.Service) bool { return s.Name == tt.service })
+		o.Services[i] = serviceObject(tt.service, tt.changes...)
+		state, _ := c.Compile(o, opt)
+		fresh, _ := Compile(o, opt)
+		if diff := cmp.Diff(fresh.Services, state.Services, addrs()); diff != "" {
+			t.Errorf("%s: -Compile +Compiler\n%s", tt.name, diff)
+		}
+		if state.Services[0].Proxied != tt.isProxied {
+			t.Errorf("%s: a is proxied: %t", tt.name, !tt.isProxied)
+		}
+		before := other
+		other = c.groups.At(netip.MustParseAddr("192.0.2.9"))
+		if before != nil && other != nil && other != before {
+			t.Errorf("%s: the group of another Service was formed again", tt.name)
+		}
+	}
+	if len(c.groups.All) > 0 {
+		t.Errorf("%d groups are kept though no Service is proxied", len(c.groups.All))
+	}
+}
+
 // TestAdminIsShared: lists of the administrator's objects that are equal stay the same if a node differs.
 func TestAdminIsShared(t *testing.T) {
 	o := Objects{

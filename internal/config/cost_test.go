@@ -41,25 +41,28 @@ func BenchmarkCompiler(b *testing.B) {
 	}
 }
 
-// BenchmarkEndpoint reads a change of an endpoint of a Service with as many source ranges as are read.
+// BenchmarkEndpoint reads a change of an endpoint: of a Service with as many source ranges as are read, and among
+// 10,000 Services of which another one is proxied.
 func BenchmarkEndpoint(b *testing.B) {
 	speaker := served()
 	speaker.ForSpeaker = true
 	for _, bb := range []struct {
 		name    string
 		options Options
+		town    *town
+		service int
 	}{
-		{"Ranges", speaker},
-		{"RangesController", served()},
+		{"Ranges", speaker, rangedTown(), 0},
+		{"RangesController", served(), rangedTown(), 0},
+		{"Proxied", withProxies(), newTown(firstProxied), 1},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
-			town := rangedTown()
 			var c Compiler
-			c.Compile(town.Objects, bb.options)
+			c.Compile(bb.town.Objects, bb.options)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				town.putSlice(0, i)
-				c.Compile(town.Objects, bb.options)
+				bb.town.putSlice(bb.service, i)
+				c.Compile(bb.town.Objects, bb.options)
 			}
 		})
 	}
@@ -76,6 +79,14 @@ func rangedTown() *town {
 	t.putNode(0, "a")
 	t.putService(0)
 	return t
+}
+
+// firstProxied makes the first Service a proxied one.
+func firstProxied(i int, o *corev1.Service) {
+	if i == 0 {
+		annotated(ownPrefix+"data-path", "Proxy")(o)
+		proxiedStatus(o)
+	}
 }
 
 // town is a large cluster.

@@ -159,15 +159,15 @@ func refuseProxy(r *problemList, s *lb.Service, format string, args ...any) {
 
 // joinProxies replaces the endpoints of proxied Services by the proxies. Services that share an address get their
 // statuses one after the other. Until all of these agree, none of the Services is proxied.
-func joinProxies(dependent, services []*lb.Service, proxies endpointList) {
+func (c *Compiler) joinProxies(dependent, services []*lb.Service, proxies endpointList) {
 	isProxied := func(s *lb.Service) bool { return s.Proxied }
 	if !slices.ContainsFunc(dependent, isProxied) {
+		c.groups = lb.Groups{}
 		return
 	}
 
-	var groups lb.Groups
-	groups.Form(services, nil)
-	allAgree := groups.Agreeing(func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused })
+	c.groups.Form(services, nil)
+	allAgree := c.groups.Agreeing(func(s *lb.Service) bool { return s.Proxied || s.ProxyRefused })
 	for _, s := range dependent {
 		s.Proxied = s.Proxied && allAgree(s.Addresses)
 		if !s.Proxied {

@@ -86,18 +86,22 @@ func (g *Groups) At(a netip.Addr) *Group {
 }
 
 // Agreeing returns a function that reports whether a predicate holds for all Services that stay in the group of one
-// Service. It takes the addresses of that Service.
+// Service. It takes the addresses of that Service. Of each group that it is asked for it reads the Services once.
 func (g *Groups) Agreeing(predicate func(*Service) bool) func(addresses []netip.Addr) bool {
 	differs := func(s *Service) bool { return !predicate(s) }
-	fails := map[*Group]bool{}
-	for _, group := range g.All {
-		if slices.ContainsFunc(group.Services, differs) {
-			fails[group] = true
-		}
-	}
-
+	known := map[*Group]bool{}
 	return func(addresses []netip.Addr) bool {
-		return len(addresses) == 0 || !fails[g.At(addresses[0])]
+		if len(addresses) == 0 {
+			return true
+		}
+
+		group := g.At(addresses[0])
+		agrees, isKnown := known[group]
+		if !isKnown {
+			agrees = group == nil || !slices.ContainsFunc(group.Services, differs)
+			known[group] = agrees
+		}
+		return agrees
 	}
 }
 
