@@ -142,11 +142,17 @@ type keepWrite struct {
 	refusal string
 }
 
-// keepAddresses creates the FloatingIPs that keep the addresses of Services. A refusal is a Problem of the Service.
+// keepAddresses creates the FloatingIPs that keep the addresses of Services. A refusal is a Problem of the Service. A
+// Service that must wait has not got the addresses yet: its FloatingIP waits too.
 func (s *syncer) keepAddresses(ctx context.Context, d *syncRun) error {
+	compareKey := func(svc *lb.Service, key lb.Key) int { return svc.Key.Compare(key) }
 	var writes []*keepWrite
 	for i := range d.result.Keep {
-		writes = append(writes, &keepWrite{Keep: &d.result.Keep[i]})
+		k := &d.result.Keep[i]
+		at, isServed := slices.BinarySearchFunc(d.state.Services, k.Service, compareKey)
+		if isServed && !d.mustServiceWait(d.state.Services[at]) {
+			writes = append(writes, &keepWrite{Keep: k})
+		}
 	}
 
 	err := each(ctx, d, s.cluster, writes, s.keep)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/config"
+	"github.com/holdfast-lb/holdfast/internal/openstack"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -100,7 +101,8 @@ func TestRefreshed(t *testing.T) {
 }
 
 // TestMoveWaitsForTheMemory: while a PoolMemory cannot be written, no Service loses an address whose release it would
-// record; other Services get their addresses. Afterwards the PoolMemory is written first.
+// record, and no FloatingIP is created for its next address; other Services get their addresses. Afterwards the
+// PoolMemory is written first.
 func TestMoveWaitsForTheMemory(t *testing.T) {
 	const floatingPath, memory = "/apis/holdfast.dev/v1beta1/namespaces/default/floatingips", memoriesPath + "/lan"
 	const moves, arrives, dissolves = servicesPath + "/moves", servicesPath + "/arrives", floatingPath + "/dissolves"
@@ -109,6 +111,7 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	cut.Spec.Addresses = []string{"192.0.2.128/25"}
 	renewed := loadBalancer("moves", "192.0.2.1")
 	metav1.SetMetaDataAnnotation(&renewed.ObjectMeta, config.AnnotationRenew, "true")
+	metav1.SetMetaDataAnnotation(&renewed.ObjectMeta, openstack.Prefix+"keep-floatingip", "true")
 	renewed.Status.Conditions = []metav1.Condition{recorded(renewed, "192.0.2.1", "lan")}
 	lost := loadBalancer("overwritten", "198.51.100.9")
 	lost.Status.Conditions = []metav1.Condition{recorded(lost, "192.0.2.200", "lan")}
@@ -130,6 +133,9 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 	if differs {
 		t.Errorf("the pool remembers nothing, and these were written: %v", landed)
 	}
+	if server.asked("POST", floatingPath) > 0 {
+		t.Error("the pool remembers nothing, and a FloatingIP of a Service that waits was created")
+	}
 	server.edit(func() { server.fail = nil })
 	landed = nil
 	syncUntil(t, s, "all is written", func() bool {
@@ -141,6 +147,9 @@ func TestMoveWaitsForTheMemory(t *testing.T) {
 		if remembered < 0 || hasPatched(landed[:remembered], at) || !hasPatched(landed[remembered:], at) {
 			t.Errorf("%s was not written after the memory: %v", at, landed)
 		}
+	}
+	if server.asked("POST", floatingPath) == 0 {
+		t.Error("no FloatingIP was created for the Service that waited")
 	}
 }
 
