@@ -63,6 +63,15 @@ type runResult struct {
 	Problems []lb.Problem
 }
 
+// drop drops all results, as of a replica that does not lead.
+func (m *metrics) drop() {
+	m.last.Store(nil)
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.services = memo.Table[lb.Key, serviceObservation, serviceMetrics]{}
+}
+
 // Describe implements prometheus.Collector. It describes nothing, because only the leader has most of the metrics.
 func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 

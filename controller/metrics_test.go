@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -217,4 +218,9 @@ holdfast_controller_is_leader %d
 	stop()
 	must(t, <-ended)
 	expect(0)
+	for what, kept := range map[string]any{"the compiler": &s.compiler, "the metrics of Services": &s.services} {
+		if !reflect.ValueOf(kept).Elem().IsZero() {
+			t.Errorf("a former leader keeps the memory of %s", what)
+		}
+	}
 }

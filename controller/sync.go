@@ -206,11 +206,12 @@ func (s *syncer) requestObserve() {
 func (s *syncer) lead(ctx context.Context) error {
 	defer func() {
 		s.speakers = speakerView{}
+		s.compiler = config.Compiler{}
 		s.statuses = memo.Table[*lb.Service, serviceInputs, *serviceStatus]{}
 		s.clearings = memo.Table[lb.Key, *corev1.Service, *serviceStatus]{}
 		s.closed = nil
 		s.invalidSlices = nil
-		s.last.Store(nil)
+		s.metrics.drop()
 	}()
 
 	// The addresses that the nodes' networks use themselves must be known before the first address is assigned.
