@@ -83,7 +83,7 @@ var fence = map[string][]string{
 	},
 	"internal/report": {
 		"api", "internal/config", "internal/daemon", "internal/k8s", "internal/lb", "internal/link",
-		"internal/liveness", "internal/plan", "k8s.io/api", "k8s.io/apimachinery",
+		"internal/liveness", "internal/memo", "internal/plan", "k8s.io/api", "k8s.io/apimachinery",
 		"github.com/prometheus/client_golang", "golang.org/x",
 	},
 	"internal/rt":     {"golang.org/x"},

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/memo"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -49,9 +50,7 @@ func conditions(
 		return out, nil
 	}
 
-	i := slices.IndexFunc(problems, func(p lb.Problem) bool {
-		return p.Reason == lb.FilterNotEnforceable || p.Reason == lb.FilterNotInForce
-	})
+	i := slices.IndexFunc(problems, isFilterFault)
 	if i < 0 || !v.Ranges {
 		return out, []string{v1beta1.ConditionFilterEnforced}
 	}
@@ -67,6 +66,11 @@ func conditions(
 		Message: lb.WithRemedies(message, fault.Reason),
 	}
 	return append(out, notEnforced), nil
+}
+
+// isFilterFault reports whether a problem keeps the node from enforcing source ranges.
+func isFilterFault(p lb.Problem) bool {
+	return p.Reason == lb.FilterNotEnforceable || p.Reason == lb.FilterNotInForce
 }
 
 // condition returns the condition of one protocol.
@@ -106,22 +110,20 @@ func addAnnouncers(u *k8s.ServiceUpdate, o plan.Outcome, record string) {
 // follow sooner, and each write costs every node.
 const endpointsTime = 5 * time.Second
 
-// deferNoEndpoint removes new conditions with the reason NoServingEndpoint from an update. It returns the time until
-// they are due, and 0 if it removed none.
-func deferNoEndpoint(u *k8s.ServiceUpdate, at time.Time) time.Duration {
-	left := u.Service.CreationTimestamp.Add(endpointsTime).Sub(at)
-	if left <= 0 || left > endpointsTime { // the API server may have another clock
-		return 0
-	}
-
-	before := len(u.Conditions)
-	u.Conditions = slices.DeleteFunc(u.Conditions, func(c metav1.Condition) bool {
+// deferNoEndpoint removes new conditions with the reason NoServingEndpoint from the update of a new Service.
+func deferNoEndpoint(u *k8s.ServiceUpdate, c *memo.Clock) {
+	isEarly := func(c metav1.Condition) bool {
 		isNew := meta.FindStatusCondition(u.Service.Status.Conditions, c.Type) == nil
 		return isNew && c.Reason == string(lb.NoServingEndpoint)
-	})
-	if len(u.Conditions) == before {
-		return 0
+	}
+	if !slices.ContainsFunc(u.Conditions, isEarly) {
+		return
 	}
 
-	return left
+	created := u.Service.CreationTimestamp.Time
+	if !c.Passed(created) || c.Passed(created.Add(endpointsTime)) { // the API server may have another clock
+		return
+	}
+
+	u.Conditions = slices.DeleteFunc(u.Conditions, isEarly)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-lb/holdfast/api/v1beta1"
 	"github.com/holdfast-lb/holdfast/internal/k8s"
 	"github.com/holdfast-lb/holdfast/internal/lb"
+	"github.com/holdfast-lb/holdfast/internal/memo"
 	"github.com/holdfast-lb/holdfast/internal/plan"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -134,17 +135,17 @@ func TestAnnouncers(t *testing.T) {
 func TestDeferNoEndpoint(t *testing.T) {
 	at := time.Now()
 	for name, tt := range map[string]struct {
-		created time.Duration
-		reason  lb.Reason
-		have    string
-		wait    time.Duration
+		created    time.Duration
+		reason     lb.Reason
+		have       string
+		isDeferred bool
 	}{
-		"new":                      {-time.Second, lb.NoServingEndpoint, "", endpointsTime - time.Second},
-		"new and announced":        {-time.Second, lb.Announced, "", 0},
-		"new and in conflict":      {-time.Second, lb.AddressConflict, "", 0},
-		"announced before":         {-time.Second, lb.NoServingEndpoint, v1beta1.ConditionAnnouncedL2, 0},
-		"no longer new":            {-endpointsTime, lb.NoServingEndpoint, "", 0},
-		"created by another clock": {time.Second, lb.NoServingEndpoint, "", 0},
+		"new":                      {-time.Second, lb.NoServingEndpoint, "", true},
+		"new and announced":        {-time.Second, lb.Announced, "", false},
+		"new and in conflict":      {-time.Second, lb.AddressConflict, "", false},
+		"announced before":         {-time.Second, lb.NoServingEndpoint, v1beta1.ConditionAnnouncedL2, false},
+		"no longer new":            {-endpointsTime, lb.NoServingEndpoint, "", false},
+		"created by another clock": {time.Second, lb.NoServingEndpoint, "", false},
 	} {
 		u := k8s.ServiceUpdate{
 			Service:    &corev1.Service{},
@@ -152,8 +153,9 @@ func TestDeferNoEndpoint(t *testing.T) {
 		}
 		u.Service.CreationTimestamp = metav1.Time{Time: at.Add(tt.created)}
 		u.Service.Status.Conditions = []metav1.Condition{{Type: tt.have, Status: metav1.ConditionTrue}}
-		if wait := deferNoEndpoint(&u, at); wait != tt.wait || len(u.Conditions) == 0 != (wait > 0) {
-			t.Errorf("%s: %v, %v", name, wait, u.Conditions)
+		deferNoEndpoint(&u, memo.NewClock(at))
+		if len(u.Conditions) == 0 != tt.isDeferred {
+			t.Errorf("%s: %v", name, u.Conditions)
 		}
 	}
 }

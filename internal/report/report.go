@@ -9,8 +9,8 @@
 //	go r.Run(ctx)
 //	r.Set(report.Standing{Plan: p, Members: members, Problems: problems, Sessions: sessions})
 //
-// A Service is compared with its conditions only when one of its inputs has changed, and each resyncAge (snapshot).
-// Writes are paced, so that they delay neither announcements nor other speakers' writes (pace).
+// What is to be written to a Service is a pure function, whose results are remembered (statuses). Writes are paced, so
+// that they delay neither announcements nor other speakers' writes (pace).
 //
 // The package must not decide anything about addresses. Its callers must not change a value that they passed to it.
 package report
