@@ -190,8 +190,7 @@ func makeMany(ctx context.Context, b *testbed.Bed, a testbed.App) ([]netip.Addr,
 		group.Go(func() error {
 			s := testbed.Service(a, fmt.Sprintf("many-%04d", i))
 			s.Labels = map[string]string{"bench": manyName}
-			if i >= probed && *addresses > 1000 { // the proxies of all nodes share the machine
-				s.Labels[serviceProxyLabel] = "none"
+			if *addresses > 1000 { // there are fewer node ports
 				s.Spec.AllocateLoadBalancerNodePorts = new(false)
 			}
 

@@ -31,8 +31,6 @@ const (
 	calmTime = 20 * time.Second
 	// repeatTime exceeds the time for which a moved address is announced again, and handed over.
 	repeatTime = time.Minute
-	// serviceProxyLabel names another proxy than kube-proxy, which would load the machine of the measurement.
-	serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 )
 
 // scaleObjects returns the pool of the Services, and their advertisement.
@@ -61,12 +59,12 @@ func serviceName(i int) string {
 	return fmt.Sprintf("scale-%05d", i)
 }
 
-// service returns a Service that no proxy serves.
+// service returns a Service. kube-proxy serves it, since Holdfast announces no Service that kube-proxy ignores.
 func (f fleet) service(i int, class *string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   serviceName(i),
-			Labels: map[string]string{"bench": scaleName, serviceProxyLabel: "none"},
+			Labels: map[string]string{"bench": scaleName},
 		},
 		Spec: corev1.ServiceSpec{
 			Type:                          corev1.ServiceTypeLoadBalancer,
@@ -110,7 +108,6 @@ func (f fleet) slice(i, generation int, ready bool) *discoveryv1.EndpointSlice {
 			Name: serviceName(i),
 			Labels: map[string]string{
 				"bench":                      scaleName,
-				serviceProxyLabel:            "none",
 				discoveryv1.LabelServiceName: serviceName(i),
 				discoveryv1.LabelManagedBy:   scaleName,
 			},
