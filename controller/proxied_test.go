@@ -81,12 +81,18 @@ func TestProxiedSwitch(t *testing.T) {
 		{
 			"a sharer does not ask",
 			[]string{"a asks 192.0.2.1 > 192.0.2.1", "b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
-			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""},
+			[]string{
+				"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too",
+				"",
+			},
 		},
 		{
 			"a sharer on its next address does not ask",
 			[]string{"a asks 192.0.2.1 > 192.0.2.2", "b 192.0.2.2 > 192.0.2.2"}, both, []string{"n1", "n2"},
-			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""},
+			[]string{
+				"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too",
+				"",
+			},
 		},
 		{
 			"a sharer of another namespace does not ask",
@@ -116,7 +122,10 @@ func TestProxiedSwitch(t *testing.T) {
 		{
 			"a sharer without a proxy asks no more",
 			[]string{"a asks proxied 192.0.2.1 > 192.0.2.1", "b 192.0.2.1 > 192.0.2.1"}, both, []string{"n1", "n2"},
-			[]string{"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too", ""},
+			[]string{
+				"False ProxyWaits: waits until the Services that share its address (ns/b) ask for proxies too",
+				"",
+			},
 		},
 		{
 			"a sharer of a sharer",

@@ -69,13 +69,15 @@ func (v *village) step(s *syncer) {
 			v.services = v.services.Without(key)
 		}
 	case 2:
-		metav1.SetMetaDataAnnotation(&sv.ObjectMeta, config.AnnotationHostname, fmt.Sprintf("h%d.example.org", v.IntN(2)))
+		hostname := fmt.Sprintf("h%d.example.org", v.IntN(2))
+		metav1.SetMetaDataAnnotation(&sv.ObjectMeta, config.AnnotationHostname, hostname)
 		v.put(sv)
 	case 3:
 		metav1.SetMetaDataAnnotation(&sv.ObjectMeta, config.AnnotationRateLimit, fmt.Sprint(v.IntN(3)))
 		v.put(sv)
 	case 4:
-		metav1.SetMetaDataAnnotation(&sv.ObjectMeta, config.AnnotationSourceRanges, fmt.Sprintf("10.%d.0.0/16", v.IntN(3)))
+		ranges := fmt.Sprintf("10.%d.0.0/16", v.IntN(3))
+		metav1.SetMetaDataAnnotation(&sv.ObjectMeta, config.AnnotationSourceRanges, ranges)
 		v.put(sv)
 	case 5: // another client edits the status
 		sv.Status.Conditions = nil

@@ -20,9 +20,9 @@ import (
 //
 // The zero Compiler is ready to use. Its Options must not change. It is not safe for concurrent use.
 type Compiler struct {
-	// nodes, slices and services remember what each object says; of a Service, with its EndpointSlices. An object is read
-	// again if its pointer differs: an informer replaces an object and never changes it. Resource versions would not do,
-	// because etcd repeats them after it was restored.
+	// nodes, slices and services remember what each object says; of a Service, with its EndpointSlices. An object is
+	// read again if its pointer differs: an informer replaces an object and never changes it. Resource versions would
+	// not do, because etcd repeats them after it was restored.
 	nodes    memo.Map[lb.Key, *corev1.Node, lb.Node]
 	slices   memo.Map[lb.Key, *discoveryv1.EndpointSlice, sliceEndpoints]
 	services memo.Map[lb.Key, *serviceObjects, compiledService]

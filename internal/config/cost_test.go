@@ -181,7 +181,8 @@ func (t *town) changes(b *testing.B, options Options) {
 			if i%2 == 0 {
 				t.putService(townServices)
 			} else {
-				t.ServicesByKey = t.ServicesByKey.Without(lb.Key{Namespace: "default", Name: fmt.Sprintf("s%05d", townServices)})
+				last := lb.Key{Namespace: "default", Name: fmt.Sprintf("s%05d", townServices)}
+				t.ServicesByKey = t.ServicesByKey.Without(last)
 			}
 		}},
 	} {

@@ -58,8 +58,8 @@ const (
 	// it has, and is given up after three questions without an answer.
 	wireInterval = 100 * time.Millisecond
 	wirePatience = 3 * wireInterval
-	// minDeadAnswers is how many answers in a row must show that a node is dead which is asked on another link only. Its
-	// speaker answers there without real-time priority: on a busy node it is late by up to 287 ms (ordinaryFactor).
+	// minDeadAnswers is how many answers in a row must show that a node is dead which is asked on another link only.
+	// Its speaker answers there without real-time priority: on a busy node it is late by up to 287 ms (ordinaryFactor).
 	minDeadAnswers = 4
 	// slowWireInterval is the time between questions about a node that this one declared dead.
 	slowWireInterval = time.Second

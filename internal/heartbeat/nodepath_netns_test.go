@@ -170,7 +170,13 @@ func TestCopiesProtectFarEnd(t *testing.T) {
 		beat := b.detector.LastBeat()
 		nstest.Until(t, within, "a heartbeat", func() bool { b.step(); return b.detector.LastBeat() > beat })
 		at := boottime() + 2*replaceTime
-		p := detect.Packet{From: id, To: detect.NodeIDOf("a"), Boot: b.detector.Hello().Boot, Seq: 1 << 40, Hold: time.Second}
+		p := detect.Packet{
+			From: id,
+			To:   detect.NodeIDOf("a"),
+			Boot: b.detector.Hello().Boot,
+			Seq:  1 << 40,
+			Hold: time.Second,
+		}
 		a.detector.Receive(at-ms, p) // the datagram
 		if a.detector.LastHeard(id) != at-ms {
 			t.Fatal("the datagram is not accepted")

@@ -157,7 +157,8 @@ func TestTwice(t *testing.T) {
 			before := first.(runtime.Object).DeepCopyObject()
 
 			read := make(chan runtime.Object)
-			go func() { read <- first.(runtime.Object).DeepCopyObject() }() // the race detector sees writes of equal values
+			// The race detector sees writes of equal values.
+			go func() { read <- first.(runtime.Object).DeepCopyObject() }()
 			again, err := transform(first)
 			<-read
 			if again != first || err != nil || !reflect.DeepEqual(first, before) {

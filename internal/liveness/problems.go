@@ -25,8 +25,14 @@ func networkProblems(
 	isByFrames := func(m detect.Member) bool { return m.Blocked && m.ByFrames }
 	byFrames := namesOf(members, isByFrames)
 	if len(byFrames) > 0 {
-		add(lb.HeartbeatsBlocked, "node %s gets no heartbeats from %s on UDP port %d of link %s: frames of their speakers "+
-			"there stand in for them", c.Node.Name, lb.SomeOf(byFrames), c.HeartbeatPort, nodePath)
+		add(
+			lb.HeartbeatsBlocked,
+			"node %s gets no heartbeats from %s on UDP port %d of link %s: frames of their speakers there replace them",
+			c.Node.Name,
+			lb.SomeOf(byFrames),
+			c.HeartbeatPort,
+			nodePath,
+		)
 	}
 
 	blocked := namesOf(members, func(m detect.Member) bool { return m.Blocked && !m.ByFrames })

@@ -41,8 +41,8 @@ func (c *Clock) Time() time.Time {
 type Function[K comparable, I, O any] struct {
 	// Version counts the differences of what all keys have in common.
 	Version uint64
-	// Source counts the differences of what Inputs reads: the same key has the same inputs as long as it stays. If it is
-	// 0, the inputs are compared in each update.
+	// Source counts the differences of what Inputs reads: the same key has the same inputs as long as it stays. If it
+	// is 0, the inputs are compared in each update.
 	Source uint64
 	// Inputs returns the inputs of a key. The next call may overwrite them: Keep copies what is remembered. A nil Keep
 	// remembers them as they are.

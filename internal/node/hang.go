@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// hangTime is how long a run of the plan loop may take. Time in which the process waits for a core, or does not run,
-	// does not count.
+	// hangTime is how long a run of the plan loop may take. Time in which the process waits for a core, or does not
+	// run, does not count.
 	hangTime = 10 * time.Second
 	// hangInterval is the time between two checks of the present run.
 	hangInterval = time.Second

@@ -47,7 +47,8 @@ func TestHeadStartIsServed(t *testing.T) {
 		}
 		w := &Loop{node: "w1"}
 		w.sinks.Filter, w.sinks.HeadStart = newTestGuard(false), kubeproxy.NewHeadStart(slog.New(slog.DiscardHandler))
-		err := w.sinks.Filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}})
+		links := []lb.Interface{{Name: "eth0"}}
+		err := w.sinks.Filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, links)
 		if err != nil || !w.sinks.Filter.inForce() {
 			t.Fatalf("no filter: %v", err)
 		}

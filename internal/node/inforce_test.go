@@ -31,13 +31,15 @@ func TestTablesInForce(t *testing.T) {
 				ProxyRepairs: w.sinks.Divert.Repairs, Hangs: w.Hangs,
 				APIAge: func() (time.Duration, bool) { return 0, false },
 			}
-			if err := testutil.CollectAndCompare(shown, strings.NewReader(want), "holdfast_table_in_force"); err != nil {
+			err := testutil.CollectAndCompare(shown, strings.NewReader(want), "holdfast_table_in_force")
+			if err != nil {
 				t.Errorf("%s: %v", when, err)
 			}
 		}
 		set := func() {
 			t.Helper()
-			must(t, w.sinks.Filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, []lb.Interface{{Name: "eth0"}}))
+			links := []lb.Interface{{Name: "eth0"}}
+			must(t, w.sinks.Filter.set(plan.Plan{}, lb.SetOf[netip.Addr](), lb.Node{Name: "w1"}, links))
 		}
 		expect("before the first plan", "0", "0", "0")
 		w.sinks.HeadStart.Set(nil)

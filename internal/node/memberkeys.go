@@ -106,8 +106,12 @@ func (m *memberKeys) missing(secret *corev1.Secret) error {
 	case secret.ResourceVersion == "":
 		return fmt.Errorf("secret %s does not exist: the controller makes it", m.secret.Name)
 	case keyed.Read(secret.Data).Wanted == "":
-		return fmt.Errorf("secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes one",
-			m.secret.Name, keyed.Length, keyed.Key)
+		return fmt.Errorf(
+			"secret %s has no key of %d bytes as its entry %s: delete that entry, and the controller makes a key",
+			m.secret.Name,
+			keyed.Length,
+			keyed.Key,
+		)
 	}
 	return fmt.Errorf("secret %s has no entry %s: the controller makes it when every other speaker has read the Secret",
 		m.secret.Name, keyed.InUse)

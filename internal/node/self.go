@@ -116,8 +116,8 @@ func (w *Loop) addKubeProxyProblems(links []lb.Interface, add func(lb.Reason, st
 	if len(gone) > 0 {
 		add(
 			lb.KubeProxyNotReady,
-			"leaves what others can announce to them, since kube-proxy's rules of %s are gone from its kernel, as after "+
-				"\"nft flush ruleset\", and kube-proxy may take an hour to notice",
+			"leaves what others can announce to them, since kube-proxy's rules of %s are gone from its kernel, as "+
+				"after \"nft flush ruleset\", and kube-proxy may take an hour to notice",
 			lb.SomeOf(gone),
 		)
 	}

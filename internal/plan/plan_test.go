@@ -129,9 +129,9 @@ var tables = []struct {
 		{"two have none", "sessionless w1 w2", "bgpsays advertised by w3; writers w2, w3; route w1 w2 w3", nil},
 		{"no node has one", "sessionless w1 w2 w3", "bgpsays advertised by w1, w2, w3; writers w2, w1; route w1 w2 w3", nil},
 	}},
-	// Traps: the owner does not have the interface, or not the subnet, so that no node announces or no client asks there;
-	// a node that returns takes its addresses back at once (MetalLB); policy Local works only with a health monitor that a
-	// user configures (OCCM #2866).
+	// Traps: the owner does not have the interface, or not the subnet, so that no node announces or no client asks
+	// there; a node that returns takes its addresses back at once (MetalLB); policy Local works only with a health
+	// monitor that a user configures (OCCM #2866).
 	{"rank", "", []row{
 		{"no links known", "unknown w1 w2 w3", "own w1, w1", nil},
 		{"draining ranks last", "drain w1", "own w2, w2", nil},
@@ -223,8 +223,8 @@ var tables = []struct {
 			"exclude w1 w2 w3", "own -, -; says NodeExcluded: w1, w2, w3 by the label node.kubernetes.io/exclude", nil,
 		},
 	}},
-	// Trap: an address stays with an owner that cannot serve it (MetalLB: a speaker without NET_RAW is a member like any
-	// other).
+	// Trap: an address stays with an owner that cannot serve it (MetalLB: a speaker without NET_RAW is a member like
+	// any other).
 	{"unfit", "", []row{
 		{
 			"one boots",
@@ -361,8 +361,8 @@ var tables = []struct {
 		}},
 	}},
 	// An address that one node alone may announce is answered for it while its speaker is away, by any node that the
-	// advertisement lets announce: packets never pass that one. So it is asked neither for an endpoint nor for kube-proxy
-	// nor for its filter. A node that said goodbye is replaced so only where no other may own the address.
+	// advertisement lets announce: packets never pass that one. So it is asked neither for an endpoint nor for
+	// kube-proxy nor for its filter. A node that said goodbye is replaced so only where no other may own the address.
 	//
 	// Trap: new clients of a Local Service with one endpoint get no answer during a rolling update.
 	{"stand-in of the only owner", "v4only; local w1", []row{
@@ -470,11 +470,11 @@ var tables = []struct {
 		}},
 		{"an advertisement for other nodes than before", "l2nodes w1", "relays " + toW2, nil},
 	}},
-	// A node that is drained or excluded goes on with its routes for a while, marked as such, if another node serves; it
-	// goes on for good if none does. It begins no route before its kube-proxy serves what arrives.
+	// A node that is drained or excluded goes on with its routes for a while, marked as such, if another node serves;
+	// it goes on for good if none does. It begins no route before its kube-proxy serves what arrives.
 	//
-	// Traps: a drained node attracts traffic until it is off, or withdraws before routers have chosen others; a route is
-	// advertised before the local endpoint is programmed.
+	// Traps: a drained node attracts traffic until it is off, or withdraws before routers have chosen others; a route
+	// is advertised before the local endpoint is programmed.
 	{"leave", "nol2; v4only; advertised", []row{
 		{
 			"drained",
@@ -740,7 +740,8 @@ var tables = []struct {
 		},
 		{"no endpoint that serves", "idle", none + "NoServingEndpoint NoServingEndpoint", nil},
 	}},
-	// What a side of a partition announces although it yields to another. w1 is on this side, w2 and w3 are on the other.
+	// What a side of a partition announces although it yields to another. w1 is on this side, w2 and w3 are on the
+	// other.
 	{"partition", "held w1; cut w2 w3; yieldsto w2 w3; served w1", []row{
 		{
 			"the other side does not reach the endpoint",

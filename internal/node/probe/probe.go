@@ -95,7 +95,8 @@ func (p *Page) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	if step.Text == "" {
 		http.Error(
 			out,
-			"no Service of this name has an address in a subnet of this node's links; frames cannot ask for other addresses",
+			"no Service of this name has an address in a subnet of this node's links; frames cannot ask for "+
+				"other addresses",
 			http.StatusNotFound,
 		)
 		return
@@ -198,7 +199,8 @@ func (p *Page) askPorts(ctx context.Context, step *probed, knocks []knock) {
 	remedies, nodes := make([]string, len(step.Details)), p.config.Speakers()
 	for i, k := range knocks[:len(step.Details)] {
 		group.Go(func() {
-			answer, err := p.config.Layer2.ProbePort(ctx, k.link, k.mac, netip.AddrPortFrom(k.Address, k.Port), knockTime)
+			port := netip.AddrPortFrom(k.Address, k.Port)
+			answer, err := p.config.Layer2.ProbePort(ctx, k.link, k.mac, port, knockTime)
 			if err != nil {
 				answer = layer2.PortState("was not asked: " + err.Error())
 			}
