@@ -75,9 +75,20 @@ func changed(random *rand.Rand, services []*Service, leaving []Leaving) ([]*Serv
 	for range random.IntN(3) {
 		s.Addresses = append(s.Addresses, netip.AddrFrom4([4]byte{192, 0, 2, byte(random.IntN(40))}))
 	}
-	services = slices.DeleteFunc(services, func(o *Service) bool { return o.Key == s.Key })
+	var old []netip.Addr
+	services = slices.DeleteFunc(services, func(o *Service) bool {
+		if o.Key == s.Key {
+			old = o.Addresses
+		}
+		return o.Key == s.Key
+	})
 	leaving = slices.DeleteFunc(leaving, func(l Leaving) bool { return l.Key == s.Key })
-	switch random.IntN(6) {
+	switch random.IntN(8) {
+	case 2, 3: // only its endpoints differ
+		s.Addresses = old
+		if old != nil {
+			services = append(services, s)
+		}
 	case 0:
 		l := Leaving{Key: s.Key}
 		if len(s.Addresses) > 0 {
