@@ -59,9 +59,11 @@ func trimNode(o *corev1.Node) {
 		Unschedulable: o.Spec.Unschedulable,
 		Taints:        o.Spec.Taints,
 	}
-	maps.DeleteFunc(o.Annotations, func(name, _ string) bool {
-		return name != v1beta1.AnnotationReadyWithoutSessions
-	})
+	ready, isSet := o.Annotations[v1beta1.AnnotationReadyWithoutSessions]
+	o.Annotations = nil // a map keeps the room of what is deleted
+	if isSet {
+		o.Annotations = map[string]string{v1beta1.AnnotationReadyWithoutSessions: ready}
+	}
 
 	conditions := slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
@@ -134,6 +136,9 @@ func trimSlice(o *discoveryv1.EndpointSlice) {
 func trimService(o *corev1.Service) {
 	o.OwnerReferences = nil
 	delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
+	if len(o.Annotations) == 0 {
+		o.Annotations = nil // an empty map takes 300 bytes
+	}
 
 	s := &o.Spec
 	s.IPFamilies = nil

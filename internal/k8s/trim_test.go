@@ -357,6 +357,15 @@ func TestTrim(t *testing.T) {
 			t.Errorf("%s keeps fields that are not read: %v", o.GetName(), o)
 		}
 	}
+	applied := map[string]string{corev1.LastAppliedConfigAnnotation: "{}"}
+	for _, o := range []metav1.Object{
+		received(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: applied}}, &corev1.Service{}),
+		received(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: applied}}, &corev1.Node{}),
+	} {
+		if o.GetAnnotations() != nil {
+			t.Errorf("%T keeps the room of a map without an annotation", o)
+		}
+	}
 }
 
 // TestMetricsReaders: the API server says whose token it is and what that user may get; one who may is not asked about
