@@ -83,7 +83,8 @@ func (x serviceReader) compileService(key lb.Key, objects *serviceObjects) compi
 	}
 
 	s := x.readObject(key, objects.service)
-	return x.withEndpoints(s, objects.endpoints)
+	x.setEndpoints(s, objects.endpoints)
+	return s
 }
 
 // readObject reads a Service without its endpoints.
@@ -114,18 +115,32 @@ func (x serviceReader) readObject(key lb.Key, o *corev1.Service) compiledService
 func (opt Options) withEndpoints(s compiledService, endpoints endpointList) compiledService {
 	if s.service != nil {
 		s.service = new(*s.service)
-		opt.setBackends(s.service, s.object, endpoints)
 	}
 
-	isDelivered := s.extras != nil && s.leaving != nil && s.leaving.Served != nil
-	if isDelivered {
+	if s.isDelivered() {
 		s.extras = new(*s.extras)
 		s.leaving = new(*s.leaving)
 		s.leaving.Served = new(*s.leaving.Served)
-		opt.setBackends(s.leaving.Served, s.object, endpoints)
 	}
 
+	opt.setEndpoints(s, endpoints)
 	return s
+}
+
+// setEndpoints sets the endpoints of a Service that nothing else has a pointer to yet.
+func (opt Options) setEndpoints(s compiledService, endpoints endpointList) {
+	if s.service != nil {
+		opt.setBackends(s.service, s.object, endpoints)
+	}
+
+	if s.isDelivered() {
+		opt.setBackends(s.leaving.Served, s.object, endpoints)
+	}
+}
+
+// isDelivered reports whether the Service is served until it gives up its addresses.
+func (s *compiledService) isDelivered() bool {
+	return s.extras != nil && s.leaving != nil && s.leaving.Served != nil
 }
 
 // dependsOnOthers reports whether a Service depends on other objects than its own.
