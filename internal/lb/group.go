@@ -134,8 +134,8 @@ func (g *Groups) Form(services []*Service, leaving []Leaving) (differs bool) {
 	return !slices.Equal(before, g.All)
 }
 
-// haveSameAddresses reports whether the Services at each index have the same addresses. Most changes are of endpoints:
-// then it saves three quarters of the time.
+// haveSameAddresses reports whether the Services at each index have the same addresses, so that the same ones are
+// connected. Most changes are of endpoints only.
 func haveSameAddresses(a, b []*Service) bool {
 	return slices.EqualFunc(a, b, func(x, y *Service) bool {
 		return x == y || slices.Equal(x.Addresses, y.Addresses)

@@ -471,7 +471,7 @@ var tables = []struct {
 		{"an advertisement for other nodes than before", "l2nodes w1", "relays " + toW2, nil},
 	}},
 	// A node that is drained or excluded goes on with its routes for a while, marked as such, if another node serves;
-	// it goes on for good if none does. It begins no route before its kube-proxy serves what arrives.
+	// it keeps them if none does. It begins no route before its kube-proxy serves what arrives.
 	//
 	// Traps: a drained node attracts traffic until it is off, or withdraws before routers have chosen others; a route
 	// is advertised before the local endpoint is programmed.
